@@ -102,55 +102,28 @@ def sketch_rows(log_confidence: NDArray[np.floating], columns: Sequence[int]) ->
     return _sketch([sketch_cells(log_confidence[:, column], count) for column in read])
 
 
-def _near(sketches: Sketches, known: Sketches, slack: float) -> Booleans:
+def near(sketches: Sketches, known: Sketches, slack: float, others: bool = False) -> Booleans:
     """Which sketches (n, q) have a known one (m, q) within the slack in every number.
 
-    Both are put in the order of one key, which moves by no more than √q slacks between near ones.
+    Known ones are put in the order of one key, which moves by no more than √q slacks between near
+    ones. others: one at another index, for sketches among themselves.
     """
-    (known, known_keys, _), keys = _in_order(known), _keys(sketches)
-    reach = slack * math.sqrt(sketches.shape[1])
+    weights = _projections(sketches.shape[1], 1)[:, 0].astype(np.float64)
+    keys, known_keys = (one.astype(np.float64) @ weights for one in (sketches, known))
+    order, reach = np.argsort(known_keys, kind="stable"), slack * math.sqrt(sketches.shape[1])
+    known, known_keys = known[order], known_keys[order]
     at = np.searchsorted(known_keys, keys - reach, "left")
     end = np.searchsorted(known_keys, keys + reach, "right")
-    return _any_near(sketches, known, slack, at, end)
-
-
-def _twins(sketches: Sketches, slack: float) -> Booleans:
-    """Which sketches have another one among them within the slack."""
-    ordered, keys, order = _in_order(sketches)
-    own, reach = np.arange(len(keys)), slack * math.sqrt(sketches.shape[1])
-    end = np.searchsorted(keys, keys + reach, "right")
-    found = _any_near(ordered, ordered, slack, own + 1, end)
-    at = np.where(found, own, np.searchsorted(keys, keys - reach, "left"))
-    found |= _any_near(ordered, ordered, slack, at, own)
-    twins = np.empty_like(found)
-    twins[order] = found
-    return twins
-
-
-def _keys(sketches: Sketches) -> Floats:
-    weights = _projections(sketches.shape[1], 1)[:, 0]
-    return sketches.astype(np.float64) @ weights.astype(np.float64)
-
-
-def _in_order(sketches: Sketches) -> tuple[Sketches, Floats, Integers]:
-    """Sketches in the order of their keys, the keys, and the order."""
-    keys = _keys(sketches)
-    order = np.argsort(keys, kind="stable")
-    return sketches[order], keys[order], order
-
-
-def _any_near(
-    sketches: Sketches, known: Sketches, slack: float, at: Integers, end: Integers
-) -> Booleans:
-    """Which sketches have a known one within the slack, from place `at` up to before `end`."""
     found, active = np.zeros(len(sketches), dtype=bool), np.flatnonzero(at < end)
     while len(active):
         places = at[active]
         alike = np.abs(known[places, 0] - sketches[active, 0]) <= slack
+        if others:
+            alike &= order[places] != active
         some = active[alike]
         found[some] = (np.abs(known[places[alike]] - sketches[some]) <= slack).all(axis=1)
-        at[active] = places + 1
-        active = active[~found[active] & (places + 1 < end[active])]
+        at[active] += 1
+        active = active[~found[active] & (at[active] < end[active])]
     return found
 
 
@@ -223,7 +196,7 @@ def _chances_of_sketches(sketches: Sketches, checkpoints: int) -> tuple[float, .
     """For each of SLACKS, the rate at which fresh rows may be within it of these (n, NUMBERS)."""
     parts = min(CHECKPOINTS, checkpoints)
     some = [sketches[:, part::parts] for part in range(parts)]
-    rates = ([_rate(_twins(one, slack)) for one in some] for slack in SLACKS)
+    rates = ([_rate(near(one, one, slack, others=True)) for one in some] for slack in SLACKS)
     return tuple(_chance(known, len(sketches)) for known in rates)
 
 
@@ -456,7 +429,7 @@ class TunedRows(KeptInFiles):
     def are_among(self, others: RowScores) -> Booleans:
         """Which of these rows are among others, by their scores."""
         if self.sketches is not None and others.sketches is not None:
-            return _near(self.sketches, others.sketches, SLACKS[0])
+            return near(self.sketches, others.sketches, SLACKS[0])
         if self.marks is not None:
             return _is_among(self.marks, others.marks)
         return np.zeros(len(self), dtype=bool)
@@ -489,17 +462,17 @@ class TunedRows(KeptInFiles):
         for slack, chance in zip(SLACKS, self.chances, strict=False):
             if self.sketches is None or scored.sketches is None:
                 break
-            seen = _near(scored.sketches, self.sketches, slack)
+            seen = near(scored.sketches, self.sketches, slack)
             overlap = Overlap.of(use, "scores", seen, chance)
             if overlap.reuse:  # rare, so it may take a while
-                shell = _near(scored.sketches[~seen], self.sketches, SHELL * slack)
+                shell = near(scored.sketches[~seen], self.sketches, SHELL * slack)
                 overlap = replace(overlap, background=float(shell.sum()) / (SHELL - 1))
             tried.append((overlap, seen))
         return tried
 
 
 def _is_near(sketches: Sketches, known: Sketches) -> Booleans:
-    return _near(sketches.reshape(len(sketches), -1), known.reshape(len(known), -1), SLACKS[0])
+    return near(sketches.reshape(len(sketches), -1), known.reshape(len(known), -1), SLACKS[0])
 
 
 Part = TypeVar("Part", bound=NDArray[Any])
@@ -754,3 +727,10 @@ def coverage_too_low(coverage: float, low: float, confidence: float) -> str:
         f"exchangeable with the calibration examples: {SHUFFLED[:-1]}, were members trained on "
         "some of the rows, or do these come from other people, sensors or days?"
     )
+
+
+_near = near
+
+
+def _twins(sketches: Sketches, slack: float) -> Booleans:
+    return near(sketches, sketches, slack, others=True)

@@ -145,6 +145,14 @@ def best_schedule(
     return search.schedule(search.best(price))
 
 
+def check_rows(data: Scores, n_calibration: int) -> int:
+    """The number of tuning rows, which are at least twice as many as calibration examples."""
+    if not 1 <= n_calibration <= (n := len(labels_of(data))) // 2:
+        given = f"n_calibration is {n_calibration} and there are {n} tuning rows"
+        raise InputError(f"{given}: give at least twice as many rows.")
+    return n
+
+
 def as_price(price: float) -> float:
     """A price of work: a finite number of at least 0."""
     if not is_number(price) or price < 0:
@@ -197,13 +205,10 @@ class _Search:
         terms = rule.terms
         if terms.target is None:
             raise InputError(
-                "a schedule is chosen for a target, but the rule has a loss: give the schedule "
-                "yourself."
+                "a schedule is chosen for a target, and the rule has a loss instead: leave out "
+                "price_of_work, give the schedule yourself, or give a target."
             )
-        n, _, members, _ = data.log_confidence.shape
-        if not 1 <= n_calibration <= n // 2:
-            given = f"n_calibration is {n_calibration} and there are {n} tuning rows"
-            raise InputError(f"{given}: give at least twice as many rows.")
+        n, members = check_rows(data, n_calibration), data.sizes[0]
         most = max(MOST_ROWS, 4 * n_calibration)
         rows = data.rows(np.sort(np.random.default_rng(seed).permutation(n)[:most]))
         rank = n_calibration + 1 - quantile_rank(n_calibration, terms.target, terms.delta)
@@ -235,11 +240,8 @@ class _Search:
 
     def figures(self, plan: _Plan) -> tuple[float, float]:
         """Mean t/T and mean t·k/(T·K) over random calibration rows."""
-        if plan not in self.known:
-            self.known[plan] = self._measure(plan)
-        return self.known[plan]
-
-    def _measure(self, plan: _Plan) -> tuple[float, float]:
+        if plan in self.known:
+            return self.known[plan]
         indices, counts = self.checkpoints(plan)
         load, found = self._load(indices, counts), self.failures[plan.tempered]
         at = np.s_[:, indices, counts - 1]
@@ -254,6 +256,7 @@ class _Search:
             stops = np.minimum(stops, len(load) - 1)[test]
             sums += clock[stops].mean(), load[stops].mean()
         latency, work = (sums / len(self.splits)).tolist()
+        self.known[plan] = latency, work
         return latency, work
 
     def best(self, price: float) -> _Plan:
@@ -335,21 +338,16 @@ class _Search:
 
 def _failures(data: Scores, answer: BestClasses, tempered: bool) -> Failures:
     """Where the rows fail with each number of members: arrays (n, T, K), and (n, K) at the end."""
-    half = np.random.default_rng(0).permutation(len(data)) % 2 == 0
-    order = np.argsort(np.concatenate([np.flatnonzero(half), np.flatnonzero(~half)]))
-    found = []
-    for count in range(1, data.log_confidence.shape[2] + 1):
-        few = replace(data, log_confidence=data.log_confidence[:, :, :count])
-        parts: list[Failures] = []
-        for rows in (half, ~half):
-            risk = TopMass.fit(few.rows(~rows)) if tempered else TopMass()
-            some, size = few.rows(rows), answer.max_set_size
-            evidence = [
-                risk.evidence(index, at_checkpoint(some, index), size)
-                for index in range(len(some.times))
-            ]
-            parts.append(answer.failures(Evidence.stack(evidence), labels_of(some), None, None))
-        arrays = ([part.opens, part.fails, part.fails_end] for part in parts)
-        pairs = zip(*arrays, strict=True)
-        found.append([np.concatenate(pair)[order] for pair in pairs])
-    return Failures(*(np.stack(arrays, axis=-1) for arrays in zip(*found, strict=True)))
+    n, times, members, _ = data.log_confidence.shape
+    half = np.random.default_rng(0).permutation(n) % 2 == 0
+    opens, fails = np.empty((2, n, times, members))
+    fails_end = np.empty((n, members))
+    for member, rows in itertools.product(range(members), (half, ~half)):
+        few = replace(data, log_confidence=data.log_confidence[:, :, : member + 1])
+        risk = TopMass.fit(few.rows(~rows)) if tempered else TopMass()
+        some, size = few.rows(rows), answer.max_set_size
+        read = [risk.evidence(time, at_checkpoint(some, time), size) for time in range(times)]
+        part = answer.failures(Evidence.stack(read), labels_of(some), None, None)
+        opens[rows, :, member], fails[rows, :, member] = part.opens, part.fails
+        fails_end[rows, member] = part.fails_end
+    return Failures(opens, fails, fails_end)

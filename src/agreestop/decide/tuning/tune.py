@@ -34,7 +34,7 @@ from ..leakage import TunedRows, sketch_rows
 from ..rule import Fit, Rule, gather_evidence
 from ..scores import Scores, ScoresLike, as_scores, at_times, labels_of
 from .agreement_features import NothingToLearn
-from .schedules import as_price, best_schedule
+from .schedules import as_price, best_schedule, check_rows
 from .splits import Pool, realisations
 
 EXPONENTS = (-1.0, 0.0, 1.0, 2.0)
@@ -163,17 +163,9 @@ def tune(
         advice = "give the latency that one class is worth, such as 0.05, or 0"
         raise InputError(f"price_of_size is {price_of_size!r}: {advice}.")
     price_of_work = as_price(price_of_work)
-    if price_of_work and rule.terms.target is None:
-        raise InputError(
-            "a schedule is chosen for a target, and the rule has a loss instead: leave out "
-            "price_of_work, or give a target."
-        )
     wanted = tuple(dict.fromkeys(base.checkpoints)) if price_of_work else base.checkpoints
     data = at_times(as_scores(scores_or_log_confidence, labels, times, wanted), wanted)
-    n = len(labels_of(data))
-    if not 1 <= n_calibration <= n // 2:
-        given = f"n_calibration is {n_calibration} and there are {n} tuning rows"
-        raise InputError(f"{given}: give at least twice as many rows.")
+    n = check_rows(data, n_calibration)
     report = progress or (lambda what, share: None)
     compared = only_if_better and n < ENOUGH_ROWS and rule.reads(data.log_confidence.shape[2])
     rounds = 3 if compared else 1
@@ -189,8 +181,11 @@ def tune(
             count = min(n_calibration, len(rows) // 2)
             schedule = best_schedule(base, rows, price_of_work, count, repeats, seed)
             start, rows = replace(base, checkpoints=schedule), rows.at(schedule)  # type: ignore[type-var]
-        part = partial(_report_part, report, number, rounds)
-        return bench(start, rows).choose(exponents, part)
+
+        def report_part(what: str, share: float) -> None:
+            report(what, (number + share) / rounds)
+
+        return bench(start, rows).choose(exponents, report_part)
 
     choice = choose(data, 0)
     tuned, note = choice.rule, ""
@@ -218,12 +213,6 @@ def tune(
     report("done", 1.0)
     order = sorted(choice.trials, key=lambda trial: trial.cost(price_of_size, price_of_work))
     return Tuned(tuned, tuple(order), note)
-
-
-def _report_part(
-    report: Callable[[str, float], None], number: int, rounds: int, what: str, share: float
-) -> None:
-    report(what, (number + share) / rounds)
 
 
 def _remembering(rule: Rule, rows: TunedRows) -> Rule:
