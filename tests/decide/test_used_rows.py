@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.leakage import SLACKS, ScoredRows, TunedRows, _near, _twins
+from agreestop.decide.leakage import SLACKS, ScoredRows, TunedRows, near
 from tests.decide.strategies import assert_one_sentence, make_sample
 
 TIMES = (1, 2, 3)
@@ -113,7 +113,7 @@ def test_scores_that_are_merely_near_each_other_are_fresh() -> None:
         fresh = drawn(5000)
         assert calibrated.rows is not None and calibrated.rows.sketches is not None
         sketches = ScoredRows(fresh.log_confidence, [0]).sketches
-        assert _near(sketches, calibrated.rows.sketches, SLACKS[1]).sum() > 50  # the control: nearness alone would refuse them
+        assert near(sketches, calibrated.rows.sketches, SLACKS[1]).sum() > 50  # the control: nearness alone would refuse them
         assert reuse(calibrated, fresh) == ""
         assert reuse(calibrated, again(used, CHANGES["float16"])).startswith("100 of the 100 rows")
 
@@ -126,9 +126,9 @@ def test_a_search_finds_what_comparing_all_pairs_finds() -> None:
         others[:20] = known[5:25]
         for slack in (1e-5, 1.5e-3, 0.2):
             gaps = np.abs(others[:, None] - known).max(axis=2)
-            np.testing.assert_array_equal(_near(others, known, slack), (gaps <= slack).any(axis=1))
+            np.testing.assert_array_equal(near(others, known, slack), (gaps <= slack).any(axis=1))
             own = np.abs(known[:, None] - known).max(axis=2) + np.eye(80) * 9
-            np.testing.assert_array_equal(_twins(known, slack), (own <= slack).any(axis=1))
+            np.testing.assert_array_equal(near(known, known, slack, others=True), (own <= slack).any(axis=1))
 
 
 @pytest.mark.parametrize("kind", ["risk", "score"])
