@@ -727,10 +727,3 @@ def coverage_too_low(coverage: float, low: float, confidence: float) -> str:
         f"exchangeable with the calibration examples: {SHUFFLED[:-1]}, were members trained on "
         "some of the rows, or do these come from other people, sensors or days?"
     )
-
-
-_near = near
-
-
-def _twins(sketches: Sketches, slack: float) -> Booleans:
-    return near(sketches, sketches, slack, others=True)
