@@ -147,7 +147,8 @@ def best_schedule(
 
 def check_rows(data: Scores, n_calibration: int) -> int:
     """The number of tuning rows, which are at least twice as many as calibration examples."""
-    if not 1 <= n_calibration <= (n := len(labels_of(data))) // 2:
+    n = len(labels_of(data))
+    if not 1 <= n_calibration <= n // 2:
         given = f"n_calibration is {n_calibration} and there are {n} tuning rows"
         raise InputError(f"{given}: give at least twice as many rows.")
     return n
