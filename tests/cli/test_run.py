@@ -11,14 +11,14 @@ import agreestop as ag
 from agreestop.pipeline import measure
 from agreestop.report.figures import coverage_and_latency_panels, save_panels
 from agreestop.report.records import MeasurementSettings
-from tests.decide.strategies import tune_quickly
+from tests.decide.strategies import measure_quickly
 
 
 def test_the_simulated_run_writes_its_records_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "N_TUNING", 110)
     monkeypatch.setattr(measure, "N_POOL", 120)
     monkeypatch.setattr(measure, "SPLITS", {"tuning": slice(0, 110), "calibration": slice(110, 160), "test": slice(160, None)})
-    tune_quickly(monkeypatch, EXPONENTS=(1.0,))
+    measure_quickly(monkeypatch)
     reported: list[tuple[str, float]] = []
     measured = MeasurementSettings(targets=(0.9, 0.8), sizes=(1, 6), realisations=2, seed=1)
     with measure.run_simulated(tmp_path / "run", measured, "agreestop run", lambda what, share: reported.append((what, share))) as report:

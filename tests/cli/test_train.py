@@ -17,7 +17,7 @@ from agreestop.ensembles.files import save_members
 from agreestop.events.data import EventData
 from agreestop.events.files import save_events
 from tests.cli.test_cli import call
-from tests.decide.strategies import tune_quickly
+from tests.decide.strategies import measure_quickly
 
 SMALL = """
 name = "small"
@@ -128,7 +128,7 @@ def test_the_main_job_measures_every_rule_and_uses_again_what_it_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    tune_quickly(monkeypatch)
+    measure_quickly(monkeypatch)
     Path("tiny.toml").write_text(TINY)
     first = call(monkeypatch, capsys, "run", "tiny.toml")
     assert first.code == 0, first.err

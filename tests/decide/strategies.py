@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -297,6 +298,9 @@ def with_thresholds(calibrated: ag.CalibratedRule, thresholds: Floats) -> ag.Cal
     return replace(calibrated, policy=replace(policy, values=policy.answer.shown(thresholds), order_statistics=None))
 
 
+QUICK_REPEATS = 3  # of a candidate, in tests of jobs
+
+
 def tune_quickly(patch: Any, *, steps: int = 1, powers: tuple[float, ...] = (1.0,), learned: bool = True, **constants: Any) -> None:
     """Make `tune` and `front` search little. `learned=False` leaves out the learned risk, since scikit-learn is slow to load."""
     patch.setattr(tuning, "SEARCH_STEPS", steps)
@@ -306,6 +310,12 @@ def tune_quickly(patch: Any, *, steps: int = 1, powers: tuple[float, ...] = (1.0
         patch.setattr(tuning, name, value)
     if not learned:
         patch.setattr(agree_stop, "find_spec", lambda name: None)
+
+
+def measure_quickly(patch: Any, **settings: Any) -> None:
+    """`tune_quickly` for jobs that measure every rule: what they tune tries one exponent and few divisions."""
+    tune_quickly(patch, **{"FINALISTS": 1, **settings})
+    patch.setattr("agreestop.pipeline.measure.tune", partial(tuning.tune, exponents=(1.0,), repeats=QUICK_REPEATS))
 
 
 def assert_same_reading(first: Reading, second: Reading) -> None:

@@ -22,7 +22,7 @@ from agreestop.pipeline import run
 from agreestop.pipeline.config import DataSettings, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig
 from agreestop.pipeline.data import data_key, load_data
 from agreestop.report.contents import Report
-from tests.decide.strategies import tune_quickly
+from tests.decide.strategies import measure_quickly
 
 CLASSES = ("left", "right", "up")
 
@@ -44,7 +44,7 @@ def config(data: DataSettings, **network: Any) -> RunConfig:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    tune_quickly(monkeypatch, learned=False)
+    measure_quickly(monkeypatch, learned=False)
 
 
 def page_of(report: Report, folder: Path) -> str:

@@ -21,7 +21,7 @@ import agreestop as ag
 from agreestop.common import folder_lock, no_progress
 from agreestop.pipeline import products, run
 from agreestop.pipeline.config import RunConfig, load_config
-from tests.decide.strategies import tune_quickly
+from tests.decide.strategies import measure_quickly
 from tests.pipeline.test_data import sensor
 
 ROOT = str(Path(__file__).parents[2])
@@ -60,8 +60,8 @@ import pytest
 from pathlib import Path
 from agreestop.pipeline import run
 from agreestop.pipeline.config import load_config
-from tests.decide.strategies import tune_quickly
-tune_quickly(pytest.MonkeyPatch(), learned=False)
+from tests.decide.strategies import measure_quickly
+measure_quickly(pytest.MonkeyPatch(), learned=False)
 
 def counted(operation):
     def call(*given, **options):
@@ -150,6 +150,7 @@ def test_a_job_killed_twenty_times_ends_with_the_same_bytes(verb: str, tmp_path:
     kill_often(tmp_path, verb, 20, 1)
 
 
+@pytest.mark.slow
 def test_two_configurations_in_one_folder_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both end well, and all that lies in the folder belongs to the one that came last."""
     configs = [prepare(tmp_path), prepare(tmp_path, 1, "other.toml")]
@@ -277,7 +278,7 @@ def test_a_run_trains_members_again_that_are_gone(tmp_path: Path, monkeypatch: p
     (deep, _) = run.score_ensembles(config, Path("run"), no_progress)
     members = deep.members.read_bytes()
     deep.members.unlink()
-    tune_quickly(monkeypatch, learned=False)
+    measure_quickly(monkeypatch, learned=False)
     with run.run_config(config, Path("run"), "", no_progress):
         pass
     assert deep.members.read_bytes() == members

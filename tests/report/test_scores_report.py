@@ -23,7 +23,7 @@ from agreestop.common.estimates import Estimate
 from agreestop.pipeline import scores_report
 from agreestop.report.advice import advise, rule_in_code
 from agreestop.report.contents import GroupCoverage, Report
-from tests.decide.strategies import tune_quickly
+from tests.decide.strategies import measure_quickly
 
 SCORES = ag.simulate_scores(240, steps=8, K=2, C=4, signal=5.0, pace=2.0)
 SCORES = replace(SCORES, classes=("a", "b", "c", "<d>"), times=tuple(time / 4 for time in SCORES.times))
@@ -34,7 +34,7 @@ GROUPS = np.where(np.arange(len(SCORES)) % 3 == 0, "few", "many")
 @pytest.fixture(scope="module")
 def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        tune_quickly(patch, learned=False, EXPONENTS=(1.0,))
+        measure_quickly(patch, learned=False)
         patch.setattr(scores_report, "REALISATIONS", 3)
         patch.setattr(scores_report, "OTHER_TARGETS", ())
         yield
