@@ -103,8 +103,8 @@ def reduce_to_failures(
     return {
         "W": W,
         "rounded": answer.failures(evidence, labels, None, rounding).first(rounding, W),
-        "lowest": np.where(known, failures.opens, np.inf).min(axis=1),
-        "highest": np.where(known, failures.opens, -np.inf).max(axis=1),
+        "lowest": np.where(known, failures.opens, np.inf).min(axis=1, initial=np.inf),
+        "highest": np.where(known, failures.opens, -np.inf).max(axis=1, initial=-np.inf),
     }
 
 
