@@ -50,6 +50,7 @@ NAMES = {
     "StopRule",
     "IntervalStop",
     "Numbers",
+    "Tree",
     # streams without an end
     "Spotter",
     "Detection",

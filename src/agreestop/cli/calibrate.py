@@ -17,6 +17,7 @@ from agreestop.decide.risks import Gate, TopMass
 from agreestop.decide.rule import Rule, build_rule, rule_class, rule_kinds
 from agreestop.decide.scores import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS
+from agreestop.decide.tree import Tree
 from agreestop.decide.tuning.tune import EXPONENTS, tune
 
 from .console import (
@@ -166,6 +167,14 @@ def calibrate(
             help="stop: answer or abstain, for an input that nothing stopped. [default: answer]"
         ),
     ] = None,
+    tree: Annotated[
+        Path | None,
+        typer.Option(help="agreestop: JSON file of groups of classes; answers are its nodes."),
+    ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(help="With --tree: the depth that is asked. [default: 1]"),
+    ] = None,
     max_width: Annotated[
         float | None,
         typer.Option(help="interval: an interval must be narrower than this to stop early."),
@@ -262,6 +271,8 @@ def calibrate(
             trim=trim,
             largest_loss=largest_loss,
             at_end=at_end,
+            tree=None if tree is None else Tree.load(tree),
+            depth=depth,
             max_width=max_width,
             side=side,
             limit=limit,

@@ -27,6 +27,7 @@ from .scores import Scores, load_scores, save_scores, save_spikes
 from .spikecp import SpikeCP
 from .spotting import Detection, Spotter
 from .stop_rule import StopRule
+from .tree import Tree
 from .tuning.give_up import GiveUp
 from .tuning.learned_risk import LearnedRisk
 from .tuning.schedules import front
@@ -34,7 +35,7 @@ from .tuning.simulated import simulate_scores
 from .tuning.splits import Splits, repeat_splits
 from .tuning.tune import Tuned, tune
 
-__all__ = ["DCSNN", "SEENN", "AgreeStop", "IntervalStop", "SpikeCP", "StopRule"]
+__all__ = ["DCSNN", "SEENN", "AgreeStop", "IntervalStop", "SpikeCP", "StopRule", "Tree"]
 __all__ += ["MajorityVote", "MergeConfidence", "MergePValues", "MergeRanks"]
 __all__ += ["FixedTime", "Gate", "GiveUp", "LearnedRisk", "LogLoss", "ShapedRisk", "Spread"]
 __all__ += ["Answers", "Temperature", "TopMass", "TuningRanks", "VoteRisk"]

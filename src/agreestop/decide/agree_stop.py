@@ -29,6 +29,7 @@ from agreestop.common import (
     KeptInFiles,
     as_checkpoints,
     as_seed,
+    is_integer,
     is_number,
 )
 from agreestop.common.levels import (
@@ -77,6 +78,7 @@ from .thresholds import (
     tie_width,
     with_broken_ties,
 )
+from .tree import NodeOfTree, Tree
 from .tuning.give_up import GiveUp
 from .tuning.learned_risk import LearnedRisk
 
@@ -124,6 +126,12 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         For risks of few values, such as votes: an input decides with a threshold that a random
         number of its own makes a little smaller, and calibration allows for that exactly. Without
         it, ties make a rule safer than promised, and later.
+    tree : Tree, optional
+        Answer with a node of a tree of classes: at depth `depth` as soon as that is sure enough, or
+        deeper. max_set_size counts nodes and is 1.
+    depth : int or None
+        With a tree: the depth that is asked, where 1 is the coarsest. None asks for classes, with a
+        threshold that keeps the promise for the first answers of all depths at once.
     seed : int
         Of these random numbers: the same number and seed give the same draw.
     give_up : GiveUp, optional
@@ -163,11 +171,14 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     break_ties: bool = False
     seed: int = 0
     give_up: GiveUp | None = None
+    tree: Tree | None = None
+    depth: int | None = 1
 
     kinds: ClassVar = {
         "agreestop": (
             *("target", "pooling", "fill", "class_conditional", "delta", "gate", "loss"),
             *("max_loss", "accumulated", "trim", "at_end", "break_ties", "seed", "give_up"),
+            *("tree", "depth"),
         ),
         "fixed-time": (
             *("target", "pooling", "class_conditional", "delta", "loss", "max_loss", "at_end"),
@@ -225,6 +236,30 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         object.__setattr__(self, "seed", as_seed(self.seed))
         if self.risk.reads_answers:
             self._check_open()
+        if self.tree is not None:
+            self._check_tree(self.tree)
+
+    def _check_tree(self, tree: Tree) -> None:
+        """Refuse what has no proof, or no meaning, with a tree."""
+        if not isinstance(tree, Tree):
+            raise InputError(f"tree is {tree!r:.80}: give ag.Tree(...).")
+        if self.depth is not None and not (
+            is_integer(self.depth) and 1 <= self.depth <= tree.depth
+        ):
+            deepest = f"a depth from 1 to {tree.depth}, or None for all at once"
+            raise InputError(f"depth is {self.depth!r:.80}: give {deepest}.")
+        given = {
+            "loss": self.loss is not None,
+            "gate": self.gate is not None,
+            "accumulated": self.accumulated,
+            "fill or trim": self.fill or self.trim != 1,
+            f"max_set_size={self.max_set_size}": self.max_set_size > 1,
+            f"risk={type(self.risk).__name__}": not self.risk.pools_classes,
+        }
+        for name, used in given.items():
+            if used:
+                advice = "leave it out, with max_set_size=1 and TopMass as the risk"
+                raise InputError(f"there is no promise with a tree and {name}: {advice}.")
 
     def _check_open(self) -> None:
         """Refuse what has no meaning for open answers."""
@@ -273,7 +308,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return given.at(self.checkpoints)
 
     def on(self, data: Any) -> Self:
-        """With the Beta criterion where open answers are given and no other risk."""
+        """With the Beta criterion for open answers, and the classes of a tree in their order."""
+        if self.tree is not None:
+            return replace(self, tree=self.tree.for_classes(data.classes))
         known = self.risk.reads_answers or not isinstance(data, Answers)
         return self if known else replace(self, risk=VoteRisk())
 
@@ -322,6 +359,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             block_names=None if self.gate is None else self.gate.block_names,
             abstains=abstains(self.at_end),
             open_answers=self.risk.reads_answers,
+            tree=self.tree,
         )
 
     @property
@@ -342,17 +380,29 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         delta = as_delta(self.delta)
         return delta if delta is None or self.gate is None else delta / (len(self.gate.ends) + 1)
 
-    def answer(self, final: bool = False) -> BestClasses:
+    @cached_property
+    def _node(self) -> NodeOfTree:
+        assert self.tree is not None
+        depth = self.tree.depth if self.depth is None else self.depth
+        return NodeOfTree(self.tree.nodes, depth, self.depth is None)
+
+    def answer(self, final: bool = False) -> Any:
         """What is answered; final: about the ensemble's own best class at the last checkpoint."""
+        if self.tree is not None:
+            return replace(self._node, final=final, abstains=abstains(self.at_end))
         keeps_all = self.fill or self.trim == 0
         log_trim = -math.inf if keeps_all else math.log(self.trim)
         return BestClasses(self.max_set_size, log_trim, final, abstains(self.at_end))
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
+        if self.tree is not None:
+            return self._node.evidence(self.risk.logits(index, log_confidence))
         return self.risk.evidence(index, log_confidence, self.max_set_size)
 
     def rounding(self, base: Rounding) -> Rounding:
         rounding = self.risk.rounding(base)
+        if self.tree is not None:
+            return rounding
         trimmed = -math.inf < self.answer().log_trim < 0
         # Masses over the trim factor may lie among the risks that are exact.
         return replace(rounding, exact_above=math.inf) if trimmed else rounding
@@ -377,6 +427,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             failures = answer.failures(evidence, labels, None, None)
             ends = {"fails": failures.fails, "fails_end": failures.fails_end}
             return found | {"opens": failures.opens} | ends
+        if self.tree is not None:
+            return found | answer.reduce(evidence, labels, rounding)
         found |= reduce_to_failures(answer, evidence, labels, rounding)
         if self.give_up is not None:  # in another run an input may just not be given up
             found["rounded"] = reduce_to_failures(answer, may_run, labels, rounding)["rounded"]
@@ -452,6 +504,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     def best(self, evidence: Evidence) -> Integers:
         """The most probable class (b,); -1 where an offset of -∞ leaves no order."""
+        if self.tree is not None:
+            return evidence.values[:, -1].argmin(axis=-1)
         best = evidence.values.argmax(axis=-1)
         return np.where(evidence.values[np.arange(len(best)), best] < np.inf, best, -1)
 
@@ -470,6 +524,11 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             raise InputError(
                 "the rule has give_up, which holds its risk: tune the rule without it, then give "
                 "the tuned risk to GiveUp.fit."
+            )
+        if self.tree is not None:
+            raise InputError(
+                "the rule has a tree: fit its risk with TopMass.fit(tuning), which is all that "
+                "tuning could choose."
             )
         if self.gate is not None:
             raise InputError(
@@ -507,7 +566,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     def prefilter(self, policy: Policy) -> tuple[Floats, RiskNumbers] | None:
         count = len(self.checkpoints)
-        numbers = self.risk.numbers(count)
+        numbers = None if self.tree is not None else self.risk.numbers(count)
         if self.give_up is not None:
             return None  # an input above a threshold may be given up
         if numbers is None or numbers.fixed_time or not isinstance(policy, OneThreshold):
@@ -525,6 +584,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 "it."
             )
         assert isinstance(policy, OneThreshold)
+        if self.tree is not None:
+            raise InputError("exported code knows no trees: calibrate without one.")
         if abstains(self.at_end):
             raise InputError(
                 'exported code answers every input: calibrate with at_end="answer", or decide in '

@@ -348,7 +348,8 @@ class CalibratedRule(KeptInFiles):
         known = answer, self.checkpoints, self.class_names, risk, block, self.members
         answered = bool(verdict.sets.any()) or not self.rule.terms.abstains
         interval = () if state.interval is None else (None, *state.interval[0].tolist())
-        return Decision.of(index, *known, None, number, answered, *interval)
+        decision = Decision.of(index, *known, None, number, answered, *interval)
+        return decision.named_by(self.rule.terms.tree, verdict.sets[0])
 
     def decisions(
         self,
@@ -391,6 +392,7 @@ class CalibratedRule(KeptInFiles):
             largest_loss=terms.largest_loss,
             lower=lower,
             upper=upper,
+            tree=terms.tree,
         )
 
     def _notes(

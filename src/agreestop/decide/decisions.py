@@ -127,6 +127,10 @@ class Decision:
         joined = members_at(checkpoints, index) or members
         return cls(checkpoints[index], index, classes, names, first_risk, joined, block, *known)
 
+    def named_by(self, tree: Any, answer: Booleans) -> Self:
+        """The decision with the name of the node of a tree, for rules that have one."""
+        return self if tree is None else replace(self, names=(tree.name_of(answer),))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Decisions:
@@ -183,6 +187,8 @@ class Decisions:
         is the largest cost of all samples of an input.
     lower, upper : (n,)
         For an `IntervalStop`, which has no classes either: the ends of the intervals.
+    tree
+        For rules with a tree: what names the nodes that are answered.
 
     Examples
     --------
@@ -217,6 +223,7 @@ class Decisions:
     largest_cost: float = 0.0
     lower: Floats | None = None
     upper: Floats | None = None
+    tree: Any = None
 
     def __post_init__(self) -> None:
         if self.answered is None:
@@ -309,7 +316,7 @@ class Decisions:
 
     def __getitem__(self, i: int) -> Decision:
         risk = math.nan if self.first_risk is None else float(self.first_risk[i])
-        return Decision.of(
+        decision = Decision.of(
             int(self.stop_index[i]),
             self.sets[i],
             self.checkpoints,
@@ -324,6 +331,7 @@ class Decisions:
             None if self.lower is None else float(self.lower[i]),
             None if self.upper is None else float(self.upper[i]),
         )
+        return decision.named_by(self.tree, self.sets[i])
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,13 @@ class Risk(Reader):
     reads_answers: ClassVar[bool] = False
     """Whether it reads open answers in place of log-confidences."""
 
+    def logits(self, index: Index, log_confidence: Floats) -> Floats:
+        """Pooled logits (b, C), for the risks of the nodes of a tree."""
+        raise InputError(f"a tree needs pooled confidences, and {type(self).__name__} has none.")
+
+    pools_classes: ClassVar[bool] = False
+    """Whether it has `logits`."""
+
     def check_size(self, max_set_size: int) -> None:
         """Refuse another I than the risk was learned for."""
         return
@@ -149,12 +156,17 @@ class TopMass(Fitted, Risk, KeptInFiles):
         if self.temperatures is not None:
             fix_numbers(self, "temperatures", positive=True)
 
-    def tails(self, index: Index, log_confidence: Floats) -> Tails:
-        """The pooled order of the classes."""
+    pools_classes = True
+
+    def logits(self, index: Index, log_confidence: Floats) -> Floats:
         pooled = self.pooling.pool(log_confidence)
         if self.temperatures is None:
-            return Tails.of(pooled)
-        return Tails.of(tempered(np.asarray(self.temperatures[index])[..., None], pooled))
+            return pooled
+        return tempered(np.asarray(self.temperatures[index])[..., None], pooled)
+
+    def tails(self, index: Index, log_confidence: Floats) -> Tails:
+        """The pooled order of the classes."""
+        return Tails.of(self.logits(index, log_confidence))
 
     def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
         tails = self.tails(index, log_confidence)

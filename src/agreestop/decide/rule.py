@@ -55,6 +55,7 @@ class Terms:
     largest_loss       for rules that have losses in place of classes: the largest there can be
     abstains           whether an input that nothing stopped is not answered, and cannot miss
     open_answers       whether each input has classes of its own, in the order of its samples
+    tree               the tree whose nodes are answered, for rules that have one
     numbers            whether the answer is an interval around a number, in place of classes
     promises           whether anything is promised
     class_conditional  whether it is promised for each true class
@@ -81,6 +82,7 @@ class Terms:
     abstains: bool = False
     open_answers: bool = False
     numbers: bool = False
+    tree: Any = None
 
     @property
     def has_classes(self) -> bool:

@@ -1,0 +1,21 @@
+"""Coarse now, fine later: animal or vehicle first, then which. Simulated scores of an ensemble."""
+
+from dataclasses import replace
+
+import agreestop as ag
+
+tree = ag.Tree({"animal": ("cat", "dog", "horse"), "vehicle": ("car", "ship", "truck")})
+scores = replace(ag.simulate_scores(1500, steps=60, K=3, C=6, signal=1.5), classes=tree.classes)
+calibration, test = scores.split(0.4, 0.6, seed=0)
+
+rules = [ag.AgreeStop(0.9, range(1, 61), 1, tree=tree, depth=depth).calibrate(calibration) for depth in (1, 2)]
+for rule, what in zip(rules, ("group", "class"), strict=True):  # both read the same scores
+    decisions = rule.decide(test)
+    result = ag.evaluate(decisions, test)
+    print(f"the {what}: mean stop at {result.latency:.1f} of 60, coverage {result.coverage:.3f}")
+
+sessions = [rule.stream() for rule in rules]  # one input, watched for both answers
+for step, members in enumerate(test.log_confidence[0], 1):
+    for session in sessions:
+        if session.decision is None and (decision := session.push(members)) is not None:
+            print(f"step {step}: {decision.names[0]}")
