@@ -18,4 +18,4 @@ sessions = [rule.stream() for rule in rules]  # one input, watched for both answ
 for step, members in enumerate(test.log_confidence[0], 1):
     for session in sessions:
         if session.decision is None and (decision := session.push(members)) is not None:
-            print(f"step {step}: {decision.names[0]}")
+            print(f"step {step}: {decision.names}")
