@@ -47,7 +47,8 @@ def calibrate(
             help=(
                 "Score file that is used for nothing else; it needs labels unless --labels is "
                 "final. For --rule stop: an .npz file with risk and loss, both (n, M); for --rule "
-                "interval: with centre and scale, or lower and upper, and labels."
+                "interval: with centre and scale, or lower and upper, and labels. Or open answers, "
+                "a .jsonl file with answers, and optionally gold, tokens and id."
             )
         ),
     ],
@@ -213,6 +214,16 @@ def calibrate(
         float | None,
         typer.Option(help="agreestop: from 0 (as --fill) to 1 (smaller sets, the default)."),
     ] = None,
+    break_ties: Annotated[
+        bool,
+        typer.Option(
+            "--break-ties",
+            help="agreestop: random numbers bring risks of few values, as of votes, to the target.",
+        ),
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="With --break-ties: what decides the random numbers.")
+    ] = None,
     price_of_size: Annotated[
         float,
         typer.Option(
@@ -276,6 +287,8 @@ def calibrate(
             max_width=max_width,
             side=side,
             limit=limit,
+            break_ties=break_ties,
+            seed=seed,
         )
     if max_set_size == 1 and (fill or trim is not None):
         say_warning(
@@ -300,7 +313,9 @@ def calibrate(
         )
     calibrated.save(output)
     sizes = f"n = {calibrated.n}"
-    if chosen.terms.has_classes:
+    if chosen.terms.open_answers:
+        sizes += f", up to {calibrated.checkpoints[-1]} samples"
+    elif chosen.terms.has_classes:
         sizes += f", K = {calibrated.members}, C = {calibrated.classes}"
     if calibrated.people is not None:
         sizes += f", {calibrated.people} people"

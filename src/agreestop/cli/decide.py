@@ -173,6 +173,8 @@ def decide(
                 answer = {"answered": decisions.answered}
             if decisions.lower is not None and decisions.upper is not None:
                 answer = {"lower": decisions.lower, "upper": decisions.upper}
+            elif decisions.texts is not None:
+                answer = {"answers": np.array(["".join(names) for names in decisions.names])}
             np.savez_compressed(
                 stream,
                 stop_time=decisions.stop_time,
@@ -190,7 +192,7 @@ def decide(
         shutil.rmtree(_parts(output), ignore_errors=True)
     latency = float(np.mean(decisions.stop_time)) / decisions.checkpoints[-1]
     words = f"set size {decisions.set_size.mean():.2f}"
-    if not decisions.has_classes:
+    if not decisions.has_classes or decisions.texts is not None:
         words = f"{decisions.answered.mean():.1%} answered"
     if decisions.lower is not None:
         words = f"width {decisions.width.mean():.4g}"

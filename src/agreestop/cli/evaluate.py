@@ -57,7 +57,7 @@ def evaluate(
     """Decide for every input of a labelled score file and compare with the labels."""
     calibrated = load_rule(rule)
     data = calibrated.rule.load_labelled(scores, "evaluation", calibrated.checkpoints)
-    if calibrated.saw(data):
+    if data.labels is not None and calibrated.saw(data):
         raise InputError(
             f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows."
         )
@@ -79,6 +79,7 @@ def evaluate(
         say(note)
     names = class_names(calibrated, data.classes)
     kind = "classes" if result.by_class else "numbers" if result.is_about_numbers else "risks"
+    kind = "samples" if result.open_answers else kind
     table = partial(_figures_table, kind=kind)
     if as_json:
         typer.echo(json.dumps(_record(result, names, calibrated), ensure_ascii=False, indent=1))
@@ -163,7 +164,8 @@ def _answers_in_words(result: Evaluation) -> str:
     """
     known = []
     if result.accuracy is not None:
-        known.append(f"The best class is right for {_interval(result.accuracy)} of the inputs.")
+        what = "answer" if result.open_answers else "best class"
+        known.append(f"The {what} is right for {_interval(result.accuracy)} of the inputs.")
     if result.singles is not None:
         known.append(f"{_interval(result.singles)} of the answers are one class.")
     if result.work is not None:
@@ -240,13 +242,16 @@ def _figures_table(
         for name in ("agreement", "cost")
         if any(getattr(row, name) is not None for _, row in rows)
     ]
-    shares = [*promised, *(("answered", "wrong") if kind == "risks" else ("coverage",))]
-    size = {"classes": "set size", "numbers": "width", "risks": None}[kind]
-    heads = [*((key,) if key else ()), "inputs", *shares, "latency / T"]
+    own = kind in ("risks", "samples")
+    shares = [*promised, *(("answered", "wrong") if own else ("coverage",))]
+    size = {"classes": "set size", "numbers": "width"}.get(kind)
+    time = ("latency", "samples") if kind == "samples" else ("normalized_latency", "latency / T")
+    heads = [*((key,) if key else ()), "inputs", *shares, time[1]]
     for name in (*heads, *((size,) if size else ())):
         table.add_column(name, justify="left" if name == key else "right")
     for name, row in rows:
-        latency = f"{row.normalized_latency:.3f}" if key else _interval(row.normalized_latency)
+        waited = getattr(row, time[0])
+        latency = f"{waited:.3f}" if key else _interval(waited)
         shown_size = row.width if kind == "numbers" else row.set_size
         cell = ""
         if shown_size is not None:

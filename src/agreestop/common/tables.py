@@ -38,6 +38,9 @@ def decision_records(decisions: Any, names: Sequence[str]) -> list[dict[str, Any
             answer = {"answered": one.answered}
         if one.lower is not None:
             answer = {"lower": one.lower, "upper": one.upper}
+        if decisions.texts is not None:
+            answer = {"answered": one.answered, "answer": "".join(one.names)}
+            answer |= {} if one.cost is None else {"cost": one.cost}
         records.append({"input": row, "stop_time": one.time, **answer})
     return records
 
@@ -50,6 +53,9 @@ def decisions_csv(decisions: Any, names: Sequence[str]) -> str:
         fields = ["input", "stop_time", "answered"]
     if decisions.lower is not None:
         fields = ["input", "stop_time", "lower", "upper"]
+    if decisions.texts is not None:
+        fields = ["input", "stop_time", "answered", "answer"]
+        fields += [] if decisions.cost is None else ["cost"]
     writer = csv.DictWriter(text, fields, lineterminator="\n")
     writer.writeheader()
     for record in decision_records(decisions, names):
@@ -69,7 +75,9 @@ def as_dataframe(decisions: Any) -> Any:
         "classes": [tuple(names[label] for label in np.flatnonzero(one)) for one in decisions.sets],
         "set_size": decisions.set_size,
     }
-    if decisions.best is not None:
+    if decisions.texts is not None:
+        columns["classes"], columns["cost"] = decisions.names, decisions.cost
+    elif decisions.best is not None:
         columns["best"] = [names[best] if best >= 0 else None for best in decisions.best]
     if decisions.block is not None:
         columns["block"] = [decisions.block_names[block] for block in decisions.block]
@@ -141,7 +149,9 @@ def decisions_html(decisions: Any) -> str:
     few = (decisions[row] for row in range(min(len(decisions), MOST_ROWS)))
     rows: list[Sequence[object]] = [("input", "stop time", "classes")]
     if decisions.has_classes:
-        found = ((one, ", ".join(names[label] for label in one.classes)) for one in few)
+        found = (
+            (one, ", ".join(one.names or (names[label] for label in one.classes))) for one in few
+        )
     elif decisions.lower is not None:
         rows = [("input", "stop time", "interval")]
         found = ((one, f"{one.lower:.4g} to {one.upper:.4g}") for one in few)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from importlib.util import find_spec
+from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -45,7 +46,7 @@ from agreestop.common.levels import (
 )
 
 from .answer_kinds import BestClasses
-from .answers import Answers, Transcript, VoteRisk
+from .answers import Answers, Transcript, VoteRisk, holds_answers
 from .calibration import Uncalibrated
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy
 from .confidence import MergeConfidence, RiskNumbers, pooling_of
@@ -306,6 +307,21 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 "VoteRisk.fit(...) for open answers, or leave it out."
             )
         return given.at(self.checkpoints)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+        if not holds_answers(path):
+            return super().load(path, times)
+        found = Answers.load(path)
+        return found if times is None else found.at(times)
+
+    @classmethod
+    def load_labelled(
+        cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
+    ) -> Any:
+        if holds_answers(path):  # the promise may be about the answers themselves
+            return cls.load(path, times)
+        return super().load_labelled(path, purpose, times)
 
     def on(self, data: Any) -> Self:
         """With the Beta criterion for open answers, and the classes of a tree in their order."""

@@ -23,6 +23,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from os import PathLike
+from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -254,6 +255,11 @@ class Answers(Inputs):
         shown = cut._cells[:, 0].max(axis=1).astype(np.int64) + 1
         cut.names = tuple(names[:count] for names, count in zip(self.names, shown, strict=True))
         return cut
+
+
+def holds_answers(path: str | PathLike[str]) -> bool:
+    """Whether a file is one of open answers, by its name."""
+    return Path(path).suffix.lower() in (".jsonl", ".ndjson")
 
 
 class Transcript:

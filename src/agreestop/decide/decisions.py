@@ -647,7 +647,7 @@ def evaluate(
         ),
         by_class=(grouped(truth, decisions.class_names) or ()) if shared else (),
         accuracy=accuracy,
-        singles=share(sizes == 1) if decisions.has_classes else None,
+        singles=share(sizes == 1) if shared else None,
         work=works,
         by_block=grouped(decisions.block, decisions.block_names),
         by_group=None
