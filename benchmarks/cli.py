@@ -169,6 +169,24 @@ def drift(
     show_written(output)
 
 
+def answers(
+    data: Annotated[Path, typer.Option(help="File of JSON Lines with answers, and optionally gold and tokens (docs/language-models.md).")],
+    draws: Annotated[int, typer.Option(help="Random divisions of the questions.")] = 100,
+    output: File = Path("results/answers.json"),
+) -> None:
+    """When to stop sampling a language model: ours against published rules, replayed on the same answers. Writes figures, and no data."""
+    from .answers import FIGURES, run_answers
+
+    with progress_bar("answers") as progress:
+        record = run_answers(data, draws, output, progress)
+    for one in record["records"]:
+        if "number" not in one:
+            known = ", ".join(f"{name} {one[name]['mean']:.4g}" for name in FIGURES if name in one)
+            target = "" if one["target"] is None else f" at {one['target']}"
+            out.print(f"{one['rule']}{target}: {known}")
+    show_written(output)
+
+
 def attacks(
     seconds: Annotated[float, typer.Option(help="How long each attack lasts.")] = 5.0,
     output: File = Path("results/serve/attacks.json"),
@@ -241,6 +259,7 @@ STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "cluster": (cluster, "One and two actors of a local Ray cluster."),
     "serve": (serve, "Many sessions of the server at once."),
     "soak": (soak, "The memory of the server over ten minutes."),
+    "answers": (answers, "When to stop sampling a language model, against published rules."),
     "drift": (drift, "False alarms of a drift monitor over streams side by side."),
     "attacks": (attacks, "Hostile clients of the server, beside an honest one."),
     "shapes": (shapes, "How early each shape of score or risk stops."),

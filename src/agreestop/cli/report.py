@@ -8,9 +8,10 @@ import typer
 from rich.table import Table
 
 from agreestop.common import InputError, check_writable
+from agreestop.decide.answers import Answers
 from agreestop.decide.stop_rule import load_risks
 
-from .calibrate import labelled_scores, read_lines
+from .calibrate import holds_answers, labelled_scores, read_lines
 from .console import errors_name_options, progress_bar, show, show_written
 from .run import table_of_rules
 
@@ -21,7 +22,7 @@ def report(
         typer.Argument(
             help=(
                 "Score file with labels. Its rows are divided into tuning, calibration and test. "
-                "Or a file of risks and losses."
+                "Or a file of risks and losses, or a .jsonl file of open answers."
             )
         ),
     ],
@@ -61,6 +62,9 @@ def report(
             f"{output / 'report.html'}."
         )
     check_writable(output, scores)
+    if holds_answers(scores):
+        _report_answers(scores, output, n_calibration, seed)
+        return
     if holds_risks(scores):
         _report_risks(scores, output, n_calibration, seed)
         return
@@ -106,3 +110,22 @@ def _report_risks(path: Path, output: Path, n_calibration: int | None, seed: int
         table.add_row(*row)
     show(table)
     show_written(write_risks_page(rows, output, path.name))
+
+
+def _report_answers(path: Path, output: Path, n_calibration: int | None, seed: int) -> None:
+    """Samples, cost and agreement at several targets, beside published rules."""
+    from agreestop.pipeline.answers_report import (
+        TITLES,
+        measure_answers,
+        table_of_answers,
+        write_answers_page,
+    )
+
+    with progress_bar(path.name) as progress, errors_name_options():
+        answers = Answers.load(path)
+        records = measure_answers(answers, n_calibration, seed, progress)
+    table = Table(*TITLES, title=f"{path.name}: {len(answers)} questions", title_justify="left")
+    for row in table_of_answers(records):
+        table.add_row(*row)
+    show(table)
+    show_written(write_answers_page(records, output, path.name))
