@@ -14,6 +14,7 @@ import agreestop as ag
 pytest.importorskip("scipy", reason="the replay of mSPRT needs scipy")
 pytest.importorskip("matplotlib", reason="the benchmark draws a figure")
 
+from agreestop.pipeline.answers_report import Replay
 from benchmarks import answers as bench
 
 
@@ -31,7 +32,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_published_rules_stop_where_they_should(file: Path) -> None:
     answers = ag.Answers([list("aaaaaaaaaa"), list("aabaaaaaaa"), list("ababababab")])
-    stops = bench.peers(bench.Replay.of(answers))
+    stops = bench.peers(Replay.of(answers))
     assert stops["adaptive consistency"].tolist() == [3, 6, 9]  # 0.031 at 4 to 0, 0.035 at 6 to 1
     assert stops["windows of 5"].tolist() == [4, 9, 9]
     assert stops["lead of 3"].tolist() == stops["SPRT"].tolist() == stops["mSPRT"].tolist() == [2, 4, 9]
@@ -42,7 +43,7 @@ def test_published_rules_stop_where_they_should(file: Path) -> None:
 
 
 def test_agreement_is_near_every_target(file: Path) -> None:
-    found = bench.measure(bench.Replay.of(ag.Answers.load(file)), 3)
+    found = bench.measure(Replay.of(ag.Answers.load(file)), 3)
     for target in bench.TARGETS:
         for rule in ("ours, Beta criterion", "ours, learned"):
             assert abs(found[rule, target]["agreement"].mean() - target) < 0.025

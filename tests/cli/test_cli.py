@@ -662,3 +662,32 @@ def test_the_command_line_starts_without_pytorch() -> None:
     code = f"import sys, agreestop.cli.app; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_open_answers_go_through_the_command_line(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = []
+    for number, ease in enumerate(rng.beta(2.0, 0.5, size=240)):
+        samples = np.where(rng.random(8) < ease, "7", rng.integers(5, size=8).astype(str)).tolist()
+        lines.append(json.dumps({"id": number, "gold": "7", "answers": samples, "tokens": [10] * 8}))
+    calibration, test = tmp_path / "calibration.jsonl", tmp_path / "test.jsonl"
+    calibration.write_text("\n".join(lines[:120]))
+    test.write_text("\n".join(lines[120:]))
+    rule, found = tmp_path / "rule", tmp_path / "found.csv"
+    run = [sys.executable, "-c", "from agreestop.cli import main; main()"]
+
+    def call(*words: object, code: int = 0) -> str:
+        done = subprocess.run([*run, *map(str, words)], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    assert "most frequent answer of 8 samples" in " ".join(
+        call("calibrate", calibration, "--labels", "final", "--break-ties", "-o", rule).split()
+    )
+    call("decide", rule, test, "-o", found)
+    assert found.read_text().splitlines()[0] == "input,stop_time,answered,answer,cost"
+    assert json.loads(call("evaluate", rule, test, "--json"))["agreement"] > 0.8
+    assert "calibration" in call("evaluate", rule, calibration, code=2)
+    page = tmp_path / "page.html"
+    assert "adaptive" in call("report", calibration, "-o", page)
+    assert "<svg" in page.read_text()

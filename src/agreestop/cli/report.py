@@ -8,10 +8,10 @@ import typer
 from rich.table import Table
 
 from agreestop.common import InputError, check_writable
-from agreestop.decide.answers import Answers
+from agreestop.decide.answers import Answers, holds_answers
 from agreestop.decide.stop_rule import load_risks
 
-from .calibrate import holds_answers, labelled_scores, read_lines
+from .calibrate import labelled_scores, read_lines
 from .console import errors_name_options, progress_bar, show, show_written
 from .run import table_of_rules
 

@@ -139,7 +139,7 @@ class Pool:
         rule, some = replace(self.rule, target=target, seed=seed), self.examples.rows(calibration)
         policy = rule.fit(rule.reduce(some), some)
         stops = run_policy(policy, self.examples.evidence, test, self.examples.classes)
-        return stops.index, stops.sets.any(axis=1)
+        return stops.index, np.asarray(stops.sets.any(axis=1))
 
 
 def measure_answers(
@@ -186,7 +186,7 @@ def _spreads(figures: dict[str, Floats]) -> dict[str, Estimate]:
 
 def table_of_answers(records: list[Record]) -> list[tuple[str, ...]]:
     """A row of text for each rule, as `TITLES` say."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for one in records:
         if one["rule"] == "fixed number":
             continue
