@@ -37,6 +37,7 @@ from agreestop.networks.digests import describe, digest_of
 from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import load_config
 from agreestop.pipeline.products import EnsembleFiles, _is_current, _recorded, load_operations
+from tests.events.writers import write_aedat2, write_aedat3, write_n_mnist
 
 from . import rules, texts
 from .harness import Format
@@ -366,9 +367,9 @@ FORMATS = {
             read_outline,
         ),
         Format("cache", write_cache, read_cache, digest=True),
-        Format("aedat2", lambda path: ag.events.write_aedat2(path, LARGE_RECORDING), ag.events.read_aedat2),
-        Format("aedat3", lambda path: ag.events.write_aedat3(path, LARGE_RECORDING), ag.events.read_aedat3),
-        Format("n-mnist", lambda path: ag.events.write_n_mnist(path, RECORDING), ag.events.read_n_mnist),
+        Format("aedat2", lambda path: write_aedat2(path, LARGE_RECORDING), ag.events.read_aedat2),
+        Format("aedat3", lambda path: write_aedat3(path, LARGE_RECORDING), ag.events.read_aedat3),
+        Format("n-mnist", lambda path: write_n_mnist(path, RECORDING), ag.events.read_n_mnist),
         Format("labels", lambda path: path.write_bytes(b"class,startTime_usec,endTime_usec\n1,10,20\n11,30,45\n"), read_gesture_labels),
         Format("idx", write_idx, read_idx),
         Format("cifar10", write_batch, read_batch),
