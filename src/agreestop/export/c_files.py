@@ -42,7 +42,7 @@ from .c_rule import CRule, c_rule, rule_text
 
 SOURCES = ("agreestop.h", "agreestop.c", "rule.h", "rule.c", "model.h", "replay.c", "Makefile")
 WRITTEN = (*SOURCES, "model.c", "rule_data.h", "inputs.bin", "expected.csv", "sizes.h")
-SLACK = 1e-11  # that of rule.c
+TIED = 1e-11  # that of rule.c
 INPUTS_FORMAT = 1
 # names of precisions, by the type in which weights are stored
 WEIGHTS = {"float32": "float32", "uint16": "bfloat16", "int8": "int8"}
@@ -286,7 +286,7 @@ def _distances(known: CRule, index: int, values: Floats) -> tuple[float, int, in
         np.abs(values - np.where(np.isfinite(limits), limits, 0)),
         np.inf,
     )
-    tied = gaps <= SLACK * (1 + np.abs(np.where(np.isfinite(limits), limits, 0)))
+    tied = gaps <= TIED * (1 + np.abs(np.where(np.isfinite(limits), limits, 0)))
     return (
         float(np.where(tied, np.inf, gaps).min(initial=np.inf)),
         int(np.count_nonzero(tied)),
