@@ -33,7 +33,7 @@ from agreestop.events.datasets.dvs_gesture import read_gesture_labels
 from agreestop.events.datasets.moving_digits import _read_idx
 from agreestop.events.files import read_outline
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
-from agreestop.networks.digests import describe, digest_of
+from agreestop.networks.digests import digest_of, network_settings
 from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import load_config
 from agreestop.pipeline.products import EnsembleFiles, _is_current, _recorded, load_operations
@@ -86,7 +86,7 @@ def write_members(path: Path) -> None:
 
 def write_posterior(path: Path) -> None:
     posterior = Posterior(NETWORK, torch.Generator().manual_seed(0))
-    write_file(path, posterior.state_dict(), {"kind": "posterior", **describe(posterior)})
+    write_file(path, posterior.state_dict(), {"kind": "posterior", **network_settings(posterior)})
 
 
 def write_ensemble(path: Path) -> None:

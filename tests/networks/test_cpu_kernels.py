@@ -395,7 +395,7 @@ def test_these_operators_do_not_depend_on_the_number_of_threads(threads: Callabl
     table = parameters_of(1, y).table
 
     def spikes(given: Tensor, gain: Tensor) -> Tensor:
-        moving = norm._replace(weight=gain, mean=norm.mean.clone(), var=norm.var.clone())
+        moving = norm._replace(weight=gain, running_mean=norm.running_mean.clone(), running_var=norm.running_var.clone())
         return cpu_deep_training.normalised_spikes(given, table, moving, Surrogate())
 
     results = []
