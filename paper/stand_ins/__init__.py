@@ -18,5 +18,6 @@ def find(name: str) -> DataSet:
 
 def load(name: str, *arguments: Any, **settings: Any) -> EventSplits:
     """What `agreestop.events.load_data_set` does, for stand-ins too, on all cores."""
-    workers = {"workers": cores()} if name == DATA_SET.name else {}
-    return catalogue.load(find(name), *arguments, **workers, **settings)
+    if name == DATA_SET.name:
+        settings = {"workers": cores(), **settings}  # the simulation is slow
+    return catalogue.load(find(name), *arguments, **settings)

@@ -286,8 +286,8 @@ class MemberBatchNorm2d(nn.Module):
         return self._norm(self.running_mean, self.running_var)
 
     def _norm(self, mean: Tensor, var: Tensor) -> Norm:
-        given = (self.weight, self.bias, mean, var)
-        return Norm(*(value.flatten() for value in given), self.momentum, self.epsilon)
+        weight, bias, mean, var = (value.flatten() for value in (self.weight, self.bias, mean, var))
+        return Norm(weight, bias, mean, var, self.momentum, self.epsilon)
 
     def _normalise(self, images: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         norm = self._norm(mean, var)
