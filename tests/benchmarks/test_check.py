@@ -17,7 +17,8 @@ def busy(times: int) -> None:
 
 
 def test_a_workload_that_became_slower_fails_and_others_pass(tmp_path: Path) -> None:
-    path, said = tmp_path / "check.json", []
+    path = tmp_path / "check.json"
+    said: list[str] = []
     check.store({"one": partial(busy, 1), "two": partial(busy, 1)}, path, rounds=4)
     stored = check.stored_ratios(path)
     now = {"one": partial(busy, 1), "two": partial(busy, 4)}

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("numba")
+torch = pytest.importorskip("torch", reason="networks need PyTorch")
+pytest.importorskip("numba", reason="the loops need numba")
+
+from torch import Tensor
 
 from agreestop.engines import Dense, EventDriven
 from agreestop.kernels.cpu.sparse_product import sparse_product
@@ -27,7 +29,7 @@ MAGNITUDES = st.sampled_from([0.0, 1e-38, 1e-4, 1.0, 1e4, 1e30])
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 
 
-def normal(*shape: int, seed: int) -> torch.Tensor:
+def normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=generator(seed))
 
 
