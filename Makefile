@@ -10,7 +10,7 @@ PYTHONS := 3.11 3.12 3.13
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures peers bench cluster shapes docs picture digits ci clean
+.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures peers bench bench-check cluster shapes docs picture digits ci clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | sort
@@ -79,6 +79,9 @@ bench: $(VENV)/.test $(PEERS)/.peers  ## speed against other libraries, an hour;
 	$(BIN)/python -m benchmarks decide
 	$(PEERS)/bin/python -m benchmarks --device cpu $(if $(MNIST),--mnist $(MNIST))
 	$(PEERS)/bin/python -m benchmarks deep --device cpu
+
+bench-check: $(VENV)/.test  ## fails where a key workload is slower than 0.8 of its stored speed, relative to a reference in the same run
+	$(BIN)/python -m benchmarks check
 
 $(CLUSTER)/.cluster: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLUSTER)

@@ -25,7 +25,7 @@ from rich.table import Table
 import agreestop as ag
 from agreestop.cli.console import out, say
 from agreestop.engines.event_driven.engine import EventDriven
-from agreestop.export.c_rule import c_rule
+from agreestop.export.rules import exported_rule
 
 from .results import describe_run, write_results
 
@@ -102,7 +102,7 @@ def measure(ensemble: Any, data: Any, inputs: int, rounds: int, folder: Path) ->
     chosen = x[CALIBRATION : CALIBRATION + inputs]
     made = ag.export.to_c(rule, ensemble, folder, chosen)
     code = compile_c(folder)
-    rule_bytes = c_rule(rule).flash
+    rule_bytes = exported_rule(rule).flash
     assert made.nearest is not None
     decisions = ensemble.decide(rule, chosen).decisions
     rows = [[np.flatnonzero(frame) for frame in row] for row in np.asarray(chosen)]

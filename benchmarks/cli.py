@@ -251,8 +251,26 @@ def c(
     run_c(inputs, rounds, epochs, output)
 
 
+def check(
+    rounds: Repeats = 15,
+    store: Annotated[bool, typer.Option("--store", help="Write the ratios that later runs are compared with.")] = False,
+    output: File = Path("results/bench/check.json"),
+) -> None:
+    """Fail where a key workload is slower than 0.8 of the stored ratio to a reference workload."""
+    from . import check as gate
+
+    if store:
+        gate.store(gate.workloads(), output, rounds)
+        show_written(output)
+        return
+    stored = gate.stored_ratios(output)
+    if gate.check(gate.workloads(), stored, rounds, say):
+        raise typer.Exit(1)
+
+
 STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "decide": (decide, "The decision layer against crepes and numpy.sort."),
+    "check": (check, "Whether key workloads are as fast as they were."),
     "adapters": (adapters, "An adapter against the bare loop over modules."),
     "deep": (deep, "Deep networks against other libraries."),
     "events": (events, "Events against dense arrays: memory and time."),

@@ -36,9 +36,9 @@ from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events import load_data_set
 from agreestop.events.container import Events
 from agreestop.events.data import EventSplits
-from agreestop.events.datasets.gesture_sim import simulate_gestures
 from agreestop.events.files import load as load_inputs
 from agreestop.networks.architectures import Convolutional, ResNet18, SpikingNetwork
+from paper.stand_ins import simulate_gestures
 
 from .preparation import NoteCallback, joining_rule
 

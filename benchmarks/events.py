@@ -31,9 +31,9 @@ from agreestop.common import read_npz, write_npz
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.event_driven.engine import EventDriven
 from agreestop.events.container import Inputs, dense_rows
-from agreestop.events.datasets.gesture_sim import simulate_gestures
 from agreestop.events.files import load
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from paper.stand_ins import simulate_gestures
 
 from .results import describe_run, write_results
 

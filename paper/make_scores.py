@@ -27,7 +27,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from agreestop.common import Booleans, InputError, Integers, ProgressCallback, Stages, atomic_writer, cores, make_folder
+from agreestop.common import Booleans, InputError, Integers, ProgressCallback, Stages, atomic_writer, make_folder
 from agreestop.decide.confidence import MODEL_AVERAGE, log_confidence
 from agreestop.decide.scores import load_scores, save_spikes
 from agreestop.engines.choice import choose_engine
@@ -37,7 +37,6 @@ from agreestop.ensembles.files import Epoch, save_members
 from agreestop.ensembles.images import reestimate_batchnorm
 from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.datasets.catalogue import find, load
 from agreestop.networks.architectures import ResNet18, SpikingNetwork
 from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import EnsembleSettings, RunConfig
@@ -49,6 +48,7 @@ from .outcomes import MEASURED, MeasureSettings
 from .recipe import RECIPES, SCALES, RecipeFile, ScoreRecipe, fingerprint, load_recipes
 from .seenn import measure_seenn2
 from .sources import ABOUT, POOL, SEENN2_FILE, TUNING
+from .stand_ins import find, load
 
 FOLDER = Path("results/scores")
 WORK = ".work"
@@ -140,8 +140,7 @@ def _make(
 
 def load_data(name: str, recipe: ScoreRecipe, files: Path | None) -> EventSplits:
     """The data set, cut to the recipe's rows."""
-    processes: dict[str, Any] = {"workers": cores()} if name == "gesture-sim" else {}  # its simulation is slow
-    data = load(name, files, **recipe.data.given(), **processes)
+    data = load(name, files, **recipe.data.given())
     if recipe.rows is None:
         return data
     parts = zip((data.training, data.tuning, data.pool), recipe.rows, strict=True)

@@ -16,9 +16,9 @@ from typing import Any
 
 from agreestop.common import InputError
 from agreestop.decide.scores import Spikes, load_spikes
-from agreestop.events.datasets.catalogue import find
 
 from .figures import Figure
+from .stand_ins import find
 
 TUNING, POOL, ABOUT, SEENN2_FILE = "tuning.npz", "pool.npz", "about.json", "seenn2.json"
 

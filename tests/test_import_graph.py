@@ -20,7 +20,8 @@ ORDER = (
     {"engines"},
     {"ensembles", "adapters"},
     {"report"},
-    {"export", "serve", "cluster", "pipeline"},
+    {"export", "serve", "cluster"},
+    {"pipeline"},
     {"cli"},
 )
 """A package imports only from packages in earlier rows, and from itself."""

@@ -12,13 +12,13 @@ torch = pytest.importorskip("torch", reason="engines need PyTorch")
 pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
-from agreestop.events.datasets.gesture_sim import simulate_gestures
 from agreestop.networks.architectures import Convolutional, SpikingNetwork
 from benchmarks import deep, deep_cases
 from benchmarks.deep_cases import N_CALIBRATION, STEPS, DeepCase, prepare
 from benchmarks.peers import FoundPeers, Peer
 from benchmarks.preparation import joining_rule
 from benchmarks.records import OURS
+from paper.stand_ins import simulate_gestures
 
 from .test_benchmark import PLAIN
 

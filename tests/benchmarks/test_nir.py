@@ -14,13 +14,14 @@ nir = pytest.importorskip("nir", reason="agreestop[nir] is not installed")
 import agreestop as ag
 from benchmarks.nir import BRAILLE, load_recordings, run_nir
 from tests.adapters.nir_reference import chain, neurons, weights
+from tests.events.writers import write_n_mnist
 from tests.networks.plain import refused
 
 
 def test_recordings_are_counted_in_milliseconds_with_off_first(tmp_path: Path) -> None:
     (tmp_path / "Test" / "7").mkdir(parents=True)
     x, y, polarity, time = np.array([3, 3, 5]), np.array([1, 1, 2]), np.array([True, True, False]), np.array([1500, 1700, 299_500])
-    ag.events.write_n_mnist(tmp_path / "Test" / "7" / "1.bin", ag.events.checked_recording(x, y, polarity, time, (34, 34)))
+    write_n_mnist(tmp_path / "Test" / "7" / "1.bin", ag.events.checked_recording(x, y, polarity, time, (34, 34)))
     counts, labels = load_recordings(tmp_path, 1)
     assert labels.tolist() == [7] and counts.sum() == 3
     assert counts[0, 1, 1, 1, 3] == 2 and counts[0, 299, 0, 2, 5] == 1

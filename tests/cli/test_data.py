@@ -25,12 +25,12 @@ def test_the_list_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch, capsys: p
     for entry in DATA_SETS:
         assert entry.name in words and (entry.address or "agreestop data simulate") in words
         assert " + ".join(f"{size:,}" for size in entry.sizes) in words
-    assert words.count("(simulated)") == 3 and "(162 MB)" in words
+    assert words.count("(simulated)") == 2 and "(162 MB)" in words
 
 
 def test_a_check_tells_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = call(monkeypatch, capsys, "data", "check", "gesture-sim")
-    assert whole.code == 0 and "gesture-sim is whole." in whole.out
+    whole = call(monkeypatch, capsys, "data", "check", "digits")
+    assert whole.code == 0 and "digits is whole." in whole.out
     missing = call(monkeypatch, capsys, "data", "check", "cifar10", tmp_path)
     assert missing.code == 1 and "Problem: there is no file test_batch.bin" in missing.out
     assert "md5 of cifar-10-binary.tar.gz is c32a1d4ab5d03f1284b67883e8d87530" in missing.out
@@ -65,17 +65,17 @@ def test_the_other_simulations_get_their_settings(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(verbs, "load", load)
-    stopped = call(monkeypatch, capsys, "data", "simulate", "gesture-sim", "-o", tmp_path)
+    stopped = call(monkeypatch, capsys, "data", "simulate", "mnist-dvs-sim", "--mnist", tmp_path, "-o", tmp_path)
     assert stopped.code == 130 and "no incomplete file was left behind" in stopped.err
     call(monkeypatch, capsys, "data", "simulate", "mnist-dvs-sim", "--mnist", tmp_path, "--seed", 3, "--small", "-o", tmp_path)
-    assert asked == [("gesture-sim", None, 0, (1_176, 120, 288)), ("mnist-dvs-sim", tmp_path, 3, (800, 100, 200))]
+    assert asked == [("mnist-dvs-sim", tmp_path, 0, (8_000, 1_000, 2_000)), ("mnist-dvs-sim", tmp_path, 3, (800, 100, 200))]
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (("mnist-dvs",), "mnist-dvs is recorded, not simulated: choose one of digits, mnist-dvs-sim, gesture-sim"),
+        (("mnist-dvs",), "mnist-dvs is recorded, not simulated: choose one of digits, mnist-dvs-sim"),
         (("mnist-dvs-sim",), "--mnist is missing: give the folder with MNIST's train-images-idx3-ubyte"),
         (("digits", "--mnist", "."), "digits does not need MNIST: leave it out"),
         (("numbers",), "there is no data set 'numbers'"),

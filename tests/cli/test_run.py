@@ -21,8 +21,10 @@ def test_the_simulated_run_writes_its_records_and_figures(tmp_path: Path, monkey
     measure_quickly(monkeypatch)
     reported: list[tuple[str, float]] = []
     measured = MeasurementSettings(targets=(0.9, 0.8), sizes=(1, 6), realisations=2, seed=1)
-    with measure.run_simulated(tmp_path / "run", measured, "agreestop run", lambda what, share: reported.append((what, share))) as report:
-        records = report.sections[0].records
+    finished = measure.run_simulated(
+        tmp_path / "run", measured, "agreestop run", lambda what, share: reported.append((what, share)), pages=False
+    )
+    records = finished.report.sections[0].records
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert len(content["records"]) == len(records) == 31
     assert {record["rule"] for record in content["records"]} == {"dcsnn", "spikecp", "agreestop", "fixedtime", "gatedagreestop"}

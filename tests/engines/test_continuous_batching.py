@@ -101,7 +101,7 @@ def test_rows_that_the_rule_does_not_stop_run_again(monkeypatch: pytest.MonkeyPa
     (known, labels), (inputs, _) = events(60, 0), events(5, 1)
     calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
     strict = decide_early(engine, calibrated, inputs, 4)
-    monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.SLACK", 0.2)
+    monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.KERNEL_SLACK", 0.2)
     lax = decide_early(fused(), calibrated, inputs, 4)
     np.testing.assert_array_equal(lax.decisions.stop_index, strict.decisions.stop_index)
     np.testing.assert_array_equal(lax.decisions.sets, strict.decisions.sets)
@@ -276,7 +276,7 @@ def test_no_more_are_computed_together_than_allowed(chunk: int | None, monkeypat
 
     monkeypatch.setattr(batching._SlotGroup, "start", starting)
     monkeypatch.setattr(batching._SlotGroup, "finish", finishing)
-    monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.SLACK", 0.1)  # some inputs run again
+    monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.KERNEL_SLACK", 0.1)  # some inputs run again
     run = decide_early(fused(), calibrated, inputs, 4, chunk)
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
     np.testing.assert_array_equal(run.decisions.sets, expected.sets)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import agreestop as ag
 from agreestop.ensembles.files import save_members, write_file
-from agreestop.networks.digests import describe
+from agreestop.networks.digests import network_settings
 from tests.ensembles.test_images import pictures
 from tests.ensembles.test_training import toy
 
@@ -347,7 +347,7 @@ def test_files_of_01_and_of_the_pipeline(trained: dict[str, Any], tmp_path: Path
     assert isinstance(loaded, ag.ensembles.DeepEnsemble) and loaded.digest == deep.digest
     np.testing.assert_array_equal(loaded.score(new).log_confidence, deep.score(new).log_confidence)
     model = variational._model
-    write_file(tmp_path / "posterior.safetensors", model.state_dict(), {"kind": "posterior", **describe(model)})
+    write_file(tmp_path / "posterior.safetensors", model.state_dict(), {"kind": "posterior", **network_settings(model)})
     posterior = ag.ensembles.load(tmp_path / "posterior.safetensors")
     assert isinstance(posterior, ag.ensembles.VariationalEnsemble) and posterior.fresh and posterior.members == 3
     assert posterior.score(new).log_confidence.shape == (10, STEPS, 3, 3)

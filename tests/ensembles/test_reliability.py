@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import agreestop as ag
 from agreestop.ensembles.files import UnusableFile, write_file
-from agreestop.networks.digests import describe, digest_of
+from agreestop.networks.digests import digest_of, network_settings
 from agreestop.networks.neurons import Neuron
 from tests.ensembles.test_ensembles import NETWORK, Recurrent, make
 from tests.ensembles.test_training import toy
@@ -248,7 +248,7 @@ def test_a_checkpoint_without_its_history_is_refused(change: dict[str, Any], fil
 def test_a_file_that_is_no_checkpoint_is_not_overwritten(files: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "mine"
     network = make("deep").fit(*toy(20), epochs=1, progress=False).network
-    write_file(path, network.state_dict(), {"kind": "members", **describe(network)})
+    write_file(path, network.state_dict(), {"kind": "members", **network_settings(network)})
     whole = path.read_bytes()
     with pytest.raises(ag.InputError, match="holds 'members', but 'checkpoint'") as caught:
         make("deep").fit(*toy(20), epochs=1, checkpoint=path, progress=False)

@@ -18,13 +18,12 @@ from agreestop.events.data import EventData, EventSplits
 from agreestop.events.datasets import catalogue, cifar10, dvs_gesture, mnist_dvs, moving_digits, n_mnist
 from agreestop.events.datasets.braille import load_braille
 from agreestop.events.datasets.cifar10 import load_cifar10
-from agreestop.events.datasets.dvs_gesture import load_dvs_gesture
-from agreestop.events.datasets.gesture_figures import GESTURES
+from agreestop.events.datasets.dvs_gesture import GESTURES, load_dvs_gesture
 from agreestop.events.datasets.mnist_dvs import load_mnist_dvs
-from agreestop.events.datasets.n_mnist import load_n_mnist, write_n_mnist
-from agreestop.events.formats.aedat import write_aedat2, write_aedat3
+from agreestop.events.datasets.n_mnist import load_n_mnist
 from agreestop.events.formats.recording import Recording, checked_recording
 from tests.decide.strategies import assert_one_sentence
+from tests.events.writers import write_aedat2, write_aedat3, write_n_mnist
 
 REAL = Path(os.environ.get("AGREESTOP_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -400,10 +399,10 @@ def test_problems_with_gestures_are_reported(gesture_folder: Path) -> None:
 
 
 def test_every_record_is_complete_and_simulated_ones_say_so() -> None:
-    assert catalogue.NAMES == ("mnist-dvs", "dvs-gesture", "cifar10", "n-mnist", "braille", "digits", "mnist-dvs-sim", "gesture-sim")
+    assert catalogue.NAMES == ("mnist-dvs", "dvs-gesture", "cifar10", "n-mnist", "braille", "digits", "mnist-dvs-sim")
     for entry in catalogue.DATA_SETS:
         assert entry.what.endswith(".") and len(entry.sizes) == 3 and entry.classes >= 2
-        assert entry.simulated == ("simulated" in entry.what) == (entry.name in ("digits", "mnist-dvs-sim", "gesture-sim"))
+        assert entry.simulated == ("simulated" in entry.what) == (entry.name in ("digits", "mnist-dvs-sim"))
         assert entry.simulated or (entry.address or "").startswith("http")
         assert all(len(md5) == 32 for md5 in entry.archives.values())
     assert catalogue.find("digits").sizes == (moving_digits.TRAINING, moving_digits.TUNING, 597)
@@ -446,16 +445,18 @@ def test_workers_do_not_change_what_is_kept(tmp_path: Path, monkeypatch: pytest.
         part = EventData("some", True, np.zeros((2, steps, 1, 1, 1), bool), np.zeros(2, int), ("a",))
         return EventSplits(part, part, part)
 
-    monkeypatch.setattr(catalogue, "DATA_SETS", (replace(catalogue.find("gesture-sim"), load=simulate),))
-    catalogue.load("gesture-sim", workers=4)
-    assert catalogue.load("gesture-sim").pool.steps == 2
-    catalogue.load("gesture-sim", seed=3, steps=5)
+    simulated = replace(catalogue.find("digits"), load=simulate, cached=True)
+    catalogue.load(simulated, workers=4)
+    assert catalogue.load(simulated).pool.steps == 2
+    catalogue.load(simulated, seed=3, steps=5)
     assert made == [(0, 2, 4), (3, 5, 1)]
 
 
 def test_wrong_names_options_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no data set 'mnist'"):
         catalogue.load("mnist")
+    with pytest.raises(InputError, match="gesture-sim is part of the reproduction"):
+        catalogue.load("gesture-sim")
     with pytest.raises(InputError, match="n-mnist has no option 'views'"):
         catalogue.load("n-mnist", tmp_path, views=3)
     with pytest.raises(InputError, match="no folder is given"):
@@ -498,7 +499,7 @@ def test_checks_distinguish_whole_partial_and_damaged_copies(
         result = catalogue.check(name, folder)
         assert not result.usable and "1 files are damaged" in result.problems[1]
     assert not catalogue.check("mnist-dvs-sim", folder).usable
-    assert catalogue.check("gesture-sim").whole and catalogue.check("digits").whole
+    assert catalogue.check("digits").whole
     assert "no folder is given" in catalogue.check("braille").problems[0]
 
 
@@ -519,6 +520,3 @@ def test_loading_reports_its_progress_from_the_start(tmp_path: Path, monkeypatch
     assert reports[0] == ("n-mnist: training", 0.0) and reports[-1] == ("n-mnist", 1.0)
     assert shares == sorted(shares) and len(shares) > 50
     assert list(dict(reports)) == ["n-mnist: training", "n-mnist: tuning", "n-mnist: pool", "n-mnist"]
-    gestures: list[float] = []
-    catalogue.load("gesture-sim", sizes=(5, 1, 1), steps=2, cache=False, progress=lambda what, share: gestures.append(share))
-    assert gestures[:3] == [0.0, 1 / 7, 2 / 7] and gestures[-1] == 1.0

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from agreestop.common import InputError
 from agreestop.events.datasets.dvs_gesture import GestureLabel, read_gesture_labels
-from agreestop.events.datasets.n_mnist import read_n_mnist, write_n_mnist
-from agreestop.events.formats.aedat import HEADER_2, HEADER_3, read_aedat2, read_aedat3, write_aedat2, write_aedat3
+from agreestop.events.datasets.n_mnist import read_n_mnist
+from agreestop.events.formats.aedat import read_aedat2, read_aedat3
 from agreestop.events.formats.recording import Recording, Skipped, bin_events, checked_recording
 from tests.decide.strategies import assert_one_sentence
+from tests.events.writers import HEADER_2, HEADER_3, write_aedat2, write_aedat3, write_n_mnist
 
 DATA = Path(os.environ.get("AGREESTOP_DATA", Path(__file__).resolve().parents[2].parent / "shared" / "data"))
 
@@ -127,8 +128,8 @@ def test_what_is_written_is_read(form: Format, folder: Path, data: st.DataObject
 def test_blocks_make_no_difference(form: Format, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording, whole, parts = some_events(form, 5000), tmp_path / "whole.bin", tmp_path / "parts.bin"
     form.write(whole, recording)
-    for module in ("formats.recording", "formats.aedat", "datasets.n_mnist"):
-        monkeypatch.setattr(f"agreestop.events.{module}.BLOCK", 7)
+    for module in ("agreestop.events.formats.recording", "agreestop.events.formats.aedat", "tests.events.writers"):
+        monkeypatch.setattr(f"{module}.BLOCK", 7)
     form.write(parts, recording)
     assert parts.read_bytes() == whole.read_bytes()
     assert_same(form.read(whole), recording)

@@ -33,10 +33,11 @@ from agreestop.events.datasets.dvs_gesture import read_gesture_labels
 from agreestop.events.datasets.moving_digits import _read_idx
 from agreestop.events.files import read_outline
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
-from agreestop.networks.digests import describe, digest_of
+from agreestop.networks.digests import digest_of, network_settings
 from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import load_config
 from agreestop.pipeline.products import EnsembleFiles, _is_current, _recorded, load_operations
+from tests.events.writers import write_aedat2, write_aedat3, write_n_mnist
 
 from . import rules, texts
 from .harness import Format
@@ -85,7 +86,7 @@ def write_members(path: Path) -> None:
 
 def write_posterior(path: Path) -> None:
     posterior = Posterior(NETWORK, torch.Generator().manual_seed(0))
-    write_file(path, posterior.state_dict(), {"kind": "posterior", **describe(posterior)})
+    write_file(path, posterior.state_dict(), {"kind": "posterior", **network_settings(posterior)})
 
 
 def write_ensemble(path: Path) -> None:
@@ -366,9 +367,9 @@ FORMATS = {
             read_outline,
         ),
         Format("cache", write_cache, read_cache, digest=True),
-        Format("aedat2", lambda path: ag.events.write_aedat2(path, LARGE_RECORDING), ag.events.read_aedat2),
-        Format("aedat3", lambda path: ag.events.write_aedat3(path, LARGE_RECORDING), ag.events.read_aedat3),
-        Format("n-mnist", lambda path: ag.events.write_n_mnist(path, RECORDING), ag.events.read_n_mnist),
+        Format("aedat2", lambda path: write_aedat2(path, LARGE_RECORDING), ag.events.read_aedat2),
+        Format("aedat3", lambda path: write_aedat3(path, LARGE_RECORDING), ag.events.read_aedat3),
+        Format("n-mnist", lambda path: write_n_mnist(path, RECORDING), ag.events.read_n_mnist),
         Format("labels", lambda path: path.write_bytes(b"class,startTime_usec,endTime_usec\n1,10,20\n11,30,45\n"), read_gesture_labels),
         Format("idx", write_idx, read_idx),
         Format("cifar10", write_batch, read_batch),

@@ -16,9 +16,9 @@ from agreestop.networks.architectures import (
     BuiltIn,
     Convolutional,
     FullyConnected,
+    NetworkState,
     ResNet18,
     SpikingNetwork,
-    State,
 )
 from agreestop.networks.layers import MemberLinear
 from agreestop.networks.neurons import SRM, Neuron
@@ -331,7 +331,7 @@ def test_bad_settings_and_shapes_are_refused() -> None:
     refused(lambda: network(frames()[:0]), "holds nothing")
     refused(lambda: network(frames(), steps=4), "steps is 4 with 6 time steps in x")
     refused(lambda: network(frames()[:1], steps=0), "steps is 0")
-    refused(lambda: network(frames(), state=State((), 0)), "state has 0 layers and the network 4")
+    refused(lambda: network(frames(), state=NetworkState((), 0)), "state has 0 layers and the network 4")
     refused(lambda: network.count(0.5 * frames()), "set real_input=True")
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agreestop.kernels.norm import Norm
 from agreestop.kernels.srm import Constants, SRMParameters, SRMState
 from agreestop.kernels.surrogates import SLOPES, Surrogate
 from agreestop.networks.architectures import Convolutional, SpikingNetwork
@@ -391,11 +392,11 @@ def test_a_convolutional_network_trains_as_with_separate_operators(
 
 def test_these_operators_do_not_depend_on_the_number_of_threads(threads: Callable[[int], None]) -> None:
     images, weight, y = random_spikes(70, 16, 4, 4, rate=0.2), normal(32, 16, 3, 3), normal(6, 5, 4, 4, 32)
-    norm = cpu_deep_training.Norm(torch.ones(32), torch.zeros(32), torch.zeros(32), torch.ones(32), 0.1, 1e-5)
+    norm = Norm(torch.ones(32), torch.zeros(32), torch.zeros(32), torch.ones(32), 0.1, 1e-5)
     table = parameters_of(1, y).table
 
     def spikes(given: Tensor, gain: Tensor) -> Tensor:
-        moving = norm._replace(weight=gain, mean=norm.mean.clone(), var=norm.var.clone())
+        moving = norm._replace(weight=gain, running_mean=norm.running_mean.clone(), running_var=norm.running_var.clone())
         return cpu_deep_training.normalised_spikes(given, table, moving, Surrogate())
 
     results = []

@@ -11,6 +11,7 @@ if find_spec("triton") is None:
     pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
 from agreestop.kernels.gpu import batchnorm as gpu_batchnorm
+from agreestop.kernels.norm import Norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -30,7 +31,7 @@ def test_it_normalises_as_pytorch(dtype: torch.dtype, channels: int, monkeypatch
         running = [torch.full((channels,), 0.5, device=DEVICE), torch.ones(channels, device=DEVICE)]
         image, mean, var, gain, shift = leaves[0], *running, *leaves[1:]
         if ours:
-            y = gpu_batchnorm.batch_norm(image, gpu_batchnorm.Norm(gain, shift, mean, var, 0.3, 1e-3))
+            y = gpu_batchnorm.batch_norm(image, Norm(gain, shift, mean, var, 0.3, 1e-3))
         else:
             y = torch.nn.functional.batch_norm(image, mean, var, gain, shift, True, 0.3, 1e-3)
         y.backward(to_y)  # type: ignore[no-untyped-call]

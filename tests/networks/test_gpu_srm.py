@@ -18,6 +18,7 @@ from torch import Tensor
 import agreestop.networks.neurons as srm_module
 from agreestop.kernels.srm import Chunk, SRMParameters, SRMState
 from agreestop.kernels.surrogates import SLOPES, Surrogate
+from agreestop.networks import operations
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.neurons import SRM, Neuron, srm
 from tests.networks.plain import generator, gradients, plain_loop, refused
@@ -238,7 +239,7 @@ def test_the_choice_of_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(lambda: srm(currents, None, wide, fused=True), r"one number or \(2, 1, 1\) is needed")
     if DEVICE == "cuda":
         srm(currents, None, wide)
-    monkeypatch.setattr(srm_module, "TRITON_AVAILABLE", False)
+    monkeypatch.setattr(operations, "TRITON_AVAILABLE", False)
     refused(lambda: srm(currents, None, parameters, fused=True), "Triton is not installed")
     if DEVICE == "cuda":
         with pytest.warns(UserWarning, match="install triton"):

@@ -49,19 +49,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def page_of(report: Report, folder: Path) -> str:
     pytest.importorskip("jinja2", reason="the report needs jinja2")
-    from agreestop.report.page import write_report
+    from agreestop.report.page import write_report_folder
 
-    return write_report(report, folder)[-1].read_text(encoding="utf-8")
+    return write_report_folder(report, folder)[-1].read_text(encoding="utf-8")
 
 
 def test_too_few_inputs_for_tuning_are_refused_before_training(tmp_path: Path) -> None:
     ag.events.Events.from_dense(*sensor(200, 0)).save(tmp_path / "sensor.npz")
     settings = config(DataSettings("files", file=str(tmp_path / "sensor.npz")))
-    with (
-        pytest.raises(ag.InputError, match="30 inputs for tuning, and twice as many"),
-        run.run_config(settings, tmp_path / "run", "", no_progress),
-    ):
-        pass
+    with pytest.raises(ag.InputError, match="30 inputs for tuning, and twice as many"):
+        run.run_config(settings, tmp_path / "run", "", no_progress)
     assert not (tmp_path / "run").exists()
 
 
@@ -75,8 +72,9 @@ def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(tmp_p
             np.savez(paths[part], inputs=x, labels=y)
         else:
             Events.from_dense(x, y, CLASSES).save(paths[part])
-    with run.run_config(config(DataSettings("files", **paths)), tmp_path / "run", "agreestop run own.toml", no_progress) as report:
-        page = page_of(report, tmp_path / "run")
+    finished = run.run_config(config(DataSettings("files", **paths)), tmp_path / "run", "agreestop run own.toml", no_progress)
+    report, (page_path,) = finished.report, [path for path in finished.written if path.name == "report.html"]
+    page = page_path.read_text(encoding="utf-8")
     (section,) = report.sections
     assert section.classes == CLASSES and len(section.records) == 21
     assert section.examples is not None
@@ -147,8 +145,8 @@ def test_images_that_are_held_run_like_other_data(architecture: str, tmp_path: P
     small = EventSplits(part("training", 40), part("tuning", 50), part("pool", 50))
     monkeypatch.setattr(pipeline_data, "load", lambda name, folder, seed, progress=None: small)
     settings = config(DataSettings("cifar10", folder=str(tmp_path)), architecture=architecture, channels=(4,), width=2)
-    with run.run_config(settings, tmp_path / "run", "agreestop run cifar10.toml", no_progress) as report:
-        page = page_of(report, tmp_path / "run")
+    report = run.run_config(settings, tmp_path / "run", "agreestop run cifar10.toml", no_progress, pages=False).report
+    page = page_of(report, tmp_path / "run")
     (section,) = report.sections
     assert section.examples is not None and section.examples.shown[0].whole.shape == (3, 8, 8)
     scores: Any = ag.load_scores(tmp_path / "run" / "deep" / "pool.npz")

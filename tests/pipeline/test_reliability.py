@@ -78,8 +78,7 @@ def work(where, config, verb):
         if "in use" in what:
             where.with_suffix(".waits").write_text(what)
     if verb == "run":
-        with run.run_config(config, where, "agreestop run", progress):
-            pass
+        run.run_config(config, where, "agreestop run", progress, pages=False)
     else:
         (run.train_ensembles if verb == "train" else run.score_ensembles)(config, where, progress)
 
@@ -279,7 +278,6 @@ def test_a_run_trains_members_again_that_are_gone(tmp_path: Path, monkeypatch: p
     members = deep.members.read_bytes()
     deep.members.unlink()
     measure_quickly(monkeypatch, learned=False)
-    with run.run_config(config, Path("run"), "", no_progress):
-        pass
+    run.run_config(config, Path("run"), "", no_progress, pages=False)
     assert deep.members.read_bytes() == members
     assert len(json.loads(Path("run/metrics.json").read_text())["records"]) == 42

@@ -26,7 +26,7 @@ from agreestop.common import no_progress
 from agreestop.engines.early_stopping import TimeSaved
 from agreestop.pipeline.measure import measure_rules
 from agreestop.report.contents import Report, Section, describe_ensemble, in_words, versions
-from agreestop.report.page import PAPER, give_or_take, percent, render_page, summary_in_words, write_report
+from agreestop.report.page import PAPER, give_or_take, percent, render_page, summary_in_words, write_report_folder
 from agreestop.report.pictures import InputPictures
 from agreestop.report.records import MeasurementSettings, Record, interval, promise_of, summarise
 from tests.decide.strategies import simulate_spikes, tune_quickly
@@ -76,7 +76,7 @@ def report() -> Iterator[Report]:
 
 @pytest.fixture(scope="module")
 def written(report: Report, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return write_report(report, tmp_path_factory.mktemp("report"))
+    return write_report_folder(report, tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +311,7 @@ def test_a_page_explains_only_what_it_shows(report: Report, page: str, tmp_path:
     """Where no rule can stop there is no coverage by group, no range under “Kept” and no comparison, so none of them is explained."""
     vacuous = replace(record("stuck", 1.0, 1.0), examples_needed=99, set_size=4.0)
     section = replace(report.sections[0], summary=summarise([vacuous]), records=(vacuous,), saved=None, examples=None)
-    *figures, path = write_report(replace(report, sections=[section]), tmp_path)
+    *figures, path = write_report_folder(replace(report, sections=[section]), tmp_path)
     stuck, stopping = path.read_text(encoding="utf-8"), text_of(page)
     for early in ("Who gets the promise", "“Kept”", "“Earlier”"):
         assert early in stopping and early not in text_of(stuck), early

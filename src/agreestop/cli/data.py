@@ -3,12 +3,12 @@ sets and their files.
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from agreestop.common import InputError, ProgressCallback, cores, make_folder
+from agreestop.common import InputError, ProgressCallback, make_folder
 from agreestop.events.data import PARTS, DataSet, EventSplits
 from agreestop.events.datasets.catalogue import DATA_SETS, check, find, load
 from agreestop.events.files import save_events
@@ -126,5 +126,4 @@ def _simulate(
         return EventSplits(
             *(part.rows(slice(size)) for part, size in zip(data, sizes, strict=True))
         )
-    options: dict[str, Any] = {"workers": cores()} if entry.name == "gesture-sim" else {}
-    return load(entry.name, mnist, seed, sizes=sizes, cache=False, progress=progress, **options)
+    return load(entry.name, mnist, seed, sizes=sizes, cache=False, progress=progress)

@@ -59,7 +59,7 @@ def export(
         raise InputError(f"--to is {to!r}: choose {', '.join(TARGETS)}.")
     from agreestop.ensembles import load as load_ensemble
     from agreestop.ensembles.files import OwnModules
-    from agreestop.export.c_model import OWN_MODULES
+    from agreestop.export.members import OWN_MODULES
 
     loaded = [load_rule(path) for path in rules]
     for sentence in filter(None, map(never_stops, loaded)):

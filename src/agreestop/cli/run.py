@@ -4,8 +4,6 @@ and to the report.
 
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +15,7 @@ from agreestop.common import InputError, ProgressCallback, check_writable, cores
 from agreestop.decide.scores import save_scores
 from agreestop.events.files import read_stored
 from agreestop.pipeline.config import RunConfig, load_config
-from agreestop.pipeline.measure import run_simulated
-from agreestop.report.contents import Report
+from agreestop.pipeline.measure import FinishedRun, run_simulated
 from agreestop.report.records import MeasurementSettings, Record
 
 from .console import printed_warnings, progress_bar, say, show, show_written
@@ -69,29 +66,24 @@ def run(
     docs/configuration.md of the repository lists every key. What the same settings trained and
     scored before, also in a run that was stopped, is used again.
     """
-    from agreestop.report.page import summary_in_words, write_report
+    from agreestop.report.page import summary_in_words
 
     if simulated and config is not None:
         raise InputError("--simulated takes no configuration: leave one of the two out.")
     settings, command = _settings(config), _command(config, output, simulated)
-    make: Callable[[str, ProgressCallback, int], AbstractContextManager[Report]]
+    make: Callable[[str, ProgressCallback, int], FinishedRun]
     if simulated:
         folder = output or Path("runs") / "simulated"
         make = partial(run_simulated, folder, MeasurementSettings())
     else:
-        from agreestop.export import to_page
-        from agreestop.pipeline.demo import write_demo
         from agreestop.pipeline.run import run_config
 
         folder = _folder(settings, output)
         make = partial(run_config, settings, folder)
     with printed_warnings():
-        with progress_bar(folder.name) as progress, make(command, progress, cores()) as report:
-            progress("writing the report", 1.0)
-            demo = None if simulated else write_demo(settings, folder, to_page)
-            written = write_report(replace(report, demo=demo is not None), folder) + (
-                [] if demo is None else [demo]
-            )
+        with progress_bar(folder.name) as progress:
+            finished = make(command, progress, cores())
+        report = finished.report
         show(
             *(
                 table_of_rules(
@@ -102,7 +94,7 @@ def run(
         )
         show(*(line for section in report.sections for line in summary_in_words(section)))
     products = sorted((*folder.rglob("members.safetensors"), *folder.rglob("*.npz")))
-    show_written(folder / "metrics.json", *products, *written)
+    show_written(folder / "metrics.json", *products, *finished.written)
 
 
 def train(config: Config = None, output: Output = None, ray: Ray = None) -> None:

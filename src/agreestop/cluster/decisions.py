@@ -46,7 +46,7 @@ from .parts import (
 )
 from .pool import Actors, import_ray, run_tasks
 from .sources import Shard, Source, as_paths, check_apart, check_carried, import_parquet
-from .workers import FileReader, PlannedSource, choose_engine, from_bytes, members_bytes, rule_bytes
+from .workers import FileReader, PlannedSource, engine_of_all, from_bytes, members_bytes, rule_bytes
 
 OTHER_FORMATS = (".csv", ".json", ".npz")
 
@@ -215,7 +215,7 @@ def decide(
     planned = PlannedSource.of(source, shard_rows, skip_damaged)
     check_carried(shard.path for shard in planned.shards)
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
-    name = choose_engine(ensemble, wanted, planned)
+    name = engine_of_all(ensemble, wanted, planned)
     calibrated.check_source(name, ensemble.digest, any_engine, any_members)
     named = {} if first is None else {"first": as_count(first, "first", least=0)}
     key = planned.key(rule=stored_rule.hex(), members=ensemble.digest, engine=name, **named)

@@ -23,7 +23,7 @@ from agreestop.ensembles import load as load_ensemble
 
 from .pool import Actors, import_ray, map_tasks
 from .sources import Shard, Source
-from .workers import FileReader, PlannedSource, choose_engine, members_bytes
+from .workers import FileReader, PlannedSource, engine_of_all, members_bytes
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _run(
     )
     planned = PlannedSource.of(source, shard_rows, skip_damaged=False)
     settings = ScoreSettings(
-        stored, choose_engine(ensemble, engine, planned), where.cpus, steps, rule
+        stored, engine_of_all(ensemble, engine, planned), where.cpus, steps, rule
     )
     parts = map_tasks(where, partial(ScoreWorker, settings), planned.shards, progress, "shards")
     return [block for part in parts for block in part]

@@ -105,7 +105,7 @@ class PlannedSource:
         ).hexdigest()
 
 
-def choose_engine(ensemble: Ensemble, wanted: str, planned: PlannedSource) -> str:
+def engine_of_all(ensemble: Ensemble, wanted: str, planned: PlannedSource) -> str:
     """The name of the engine that all workers use.
 
     "auto" chooses it once, from the members and the first recordings that can be read.

@@ -52,7 +52,7 @@ from agreestop.engines.protocol import Engine
 from agreestop.engines.watching import Event, Heard, WatchSession, listen
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 from agreestop.networks.architectures import Architecture, ResNet18, SpikingNetwork
-from agreestop.networks.digests import Runnable, describe, network_digest
+from agreestop.networks.digests import Runnable, network_digest, network_settings
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
@@ -487,7 +487,7 @@ class Ensemble(ABC):
             "kind": "ensemble",
             "ensemble": self.kind,
             "density": self._density,
-            "network": describe(network),
+            "network": network_settings(network),
         }
         header |= {name: getattr(self, name) for name in names} | {
             "history": [asdict(epoch) for epoch in self.history]

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from agreestop.common import InputError, atomic_writer, open_file
 from agreestop.networks import Surrogate
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, SpikingNetwork
-from agreestop.networks.digests import describe, digest_of
+from agreestop.networks.digests import digest_of, network_settings
 from agreestop.networks.neurons import Neuron
 
 HEADER = "agreestop"
@@ -163,7 +163,7 @@ def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def save_members(path: str | PathLike[str], network: SpikingNetwork) -> None:
     """Save the K members of an ensemble, ready to run."""
-    write_file(path, network.state_dict(), {"kind": "members", **describe(network)})
+    write_file(path, network.state_dict(), {"kind": "members", **network_settings(network)})
 
 
 @contextmanager

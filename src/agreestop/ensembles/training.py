@@ -37,7 +37,7 @@ from agreestop.common import (
 from agreestop.engines.devices import check_device, upload
 from agreestop.events.container import Events, Inputs, dense_rows, input_ids
 from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.digests import describe, describe_modules
+from agreestop.networks.digests import describe_modules, network_settings
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior, read_out
 
@@ -241,7 +241,7 @@ def _key(model: Trainable, settings: TrainingSettings, inputs: Inputs, labels: I
     network = model.network if isinstance(model, TrainableMembers) else model
     values = {name: value for name, value in asdict(settings).items() if name != "device"}
     about = (
-        describe(network),
+        network_settings(network),
         describe_modules(network),
         getattr(network, "initial_deviation", None),
     )

@@ -164,11 +164,11 @@ class DataSet:
     archives: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def recorded(cls, name: str, **functions: Any) -> Self:
-        """The data set with the record of that name."""
-        record = _RECORDS[name]
+    def recorded(cls, name: str, record: Mapping[str, Any] | None = None, **functions: Any) -> Self:
+        """The data set with this record, or with the one of that name in data.toml."""
+        record = _RECORDS[name] if record is None else record
         lists = {field: tuple(value) for field, value in record.items() if isinstance(value, list)}
-        return cls(name=name, **record | lists, **functions)
+        return cls(name=name, **{**record, **lists}, **functions)
 
     @property
     def needs_files(self) -> bool:
@@ -340,6 +340,7 @@ def make_splits(
     progress: ProgressCallback | None = None,
     note: str = "",
     held: int | None = None,
+    record: Mapping[str, Any] | None = None,
 ) -> EventSplits:
     """Training, tuning and pool of the data set of that name, made one after the other.
 
@@ -347,8 +348,9 @@ def make_splits(
     make        makes the inputs and labels of a selection; it may call done(i) when i entries of
                 the selection are finished
     note        what the description of the data set says in addition
+    record      what is known about a data set that data.toml does not name
     """
-    record, report = _RECORDS[name], progress or no_progress
+    record, report = _RECORDS[name] if record is None else record, progress or no_progress
     total = max(1, sum(len(selection) for selection in selections))
     finished, parts = 0, []
     for part, selection in zip(PARTS, selections, strict=True):

@@ -37,12 +37,13 @@ from agreestop.engines.side_by_side import SideBySide
 from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events, as_inputs
 
-from .c_model import LARGEST, c_members, check_exportable, flash_of, model_text, ram_of, sizes_of
-from .c_rule import CRule, c_rule, rule_text
+from .c_text import flash_of, model_text, ram_of, rule_text, sizes_of
+from .members import LARGEST, check_exportable, exported_members
+from .rules import ExportedRule, exported_rule
 
 SOURCES = ("agreestop.h", "agreestop.c", "rule.h", "rule.c", "model.h", "replay.c", "Makefile")
 WRITTEN = (*SOURCES, "model.c", "rule_data.h", "inputs.bin", "expected.csv", "sizes.h")
-SLACK = 1e-11  # that of rule.c
+TIED = 1e-11  # that of rule.c
 INPUTS_FORMAT = 1
 # names of precisions, by the type in which weights are stored
 WEIGHTS = {"float32": "float32", "uint16": "bfloat16", "int8": "int8"}
@@ -96,8 +97,8 @@ def to_c(
     path, engine = Path(folder), ensemble.engine
     _check_folder(path)
     check_rule(rule, engine, ensemble.digest, any_engine, any_members)
-    known = c_rule(rule)
-    members = c_members(engine, int(known.members[-1]))
+    known = exported_rule(rule)
+    members = exported_members(engine, int(known.members[-1]))
     steps = int(checkpoint_steps(rule, engine, None)[-1])
     if steps > LARGEST:
         raise InputError(
@@ -246,7 +247,7 @@ def score_in_batches(
 
 
 def check_decisions(
-    rule: CalibratedRule, known: CRule, batches: Sequence[Scores]
+    rule: CalibratedRule, known: ExportedRule, batches: Sequence[Scores]
 ) -> tuple[Decisions, Check]:
     """The decisions of Python, and how near they came to others."""
     parts, near, ties, rounded = [], np.inf, 0, 0
@@ -267,7 +268,7 @@ def check_decisions(
     return decisions, Check(len(decisions), float(near), ties, rounded)
 
 
-def _distances(known: CRule, index: int, values: Floats) -> tuple[float, int, int]:
+def _distances(known: ExportedRule, index: int, values: Floats) -> tuple[float, int, int]:
     """The smallest distance of values (b, columns) to the thresholds of a look, ties left out,
     the number of ties, and of rounded ones.
     """
@@ -286,7 +287,7 @@ def _distances(known: CRule, index: int, values: Floats) -> tuple[float, int, in
         np.abs(values - np.where(np.isfinite(limits), limits, 0)),
         np.inf,
     )
-    tied = gaps <= SLACK * (1 + np.abs(np.where(np.isfinite(limits), limits, 0)))
+    tied = gaps <= TIED * (1 + np.abs(np.where(np.isfinite(limits), limits, 0)))
     return (
         float(np.where(tied, np.inf, gaps).min(initial=np.inf)),
         int(np.count_nonzero(tied)),

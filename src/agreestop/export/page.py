@@ -37,8 +37,8 @@ from agreestop.events.container import Events
 from agreestop.events.datasets.moving_digits import DIGITS, MNIST, SENSOR
 
 from .c_files import as_events, check_decisions, score_in_batches
-from .c_model import CLayer, c_members, check_exportable
-from .c_rule import CRule, c_rule
+from .members import ExportedLayer, check_exportable, exported_members
+from .rules import ExportedRule, exported_rule
 
 SCRIPTS = ("engine.js", "rule.js", "drift.js", "camera.js", "view.js", "draw.js", "app.js")
 MOST_INPUTS = 1000
@@ -115,8 +115,8 @@ def to_page(
                 "calibration holds other rows than a rule was calibrated on: give the scores of "
                 "its own calibration."
             )
-    known = [c_rule(rule) for rule in everyone]
-    members = c_members(engine, max(int(rule.members[-1]) for rule in known))
+    known = [exported_rule(rule) for rule in everyone]
+    members = exported_members(engine, max(int(rule.members[-1]) for rule in known))
     if any(
         layer.convolves or layer.geometry["neuron"] or layer.geometry["recurrent"]
         for layers in members
@@ -194,7 +194,7 @@ def _array(values: NDArray[Any]) -> dict[str, str]:
     return {"type": values.dtype.name, "data": base64.b64encode(little.tobytes()).decode()}
 
 
-def _layer(layer: CLayer) -> dict[str, Any]:
+def _layer(layer: ExportedLayer) -> dict[str, Any]:
     weights = layer.weights
     if weights.dtype == np.uint16:  # bfloat16: the upper half of a float32
         weights = (weights.astype(np.uint32) << 16).view(np.float32)
@@ -229,7 +229,7 @@ def _range(calibrated: CalibratedRule, n: int) -> list[float] | None:
 
 
 def _rule(
-    calibrated: CalibratedRule, rule: CRule, n: int, calibration: Scores | None = None
+    calibrated: CalibratedRule, rule: ExportedRule, n: int, calibration: Scores | None = None
 ) -> dict[str, Any]:
     """The numbers of a rule, for rule.js and drift.js; n: the number of inputs."""
     target = _target_of(calibrated)

@@ -29,7 +29,7 @@ from .neurons import SRM, Neuron
 from .spiking_layers import SpikingLayer, conv_layer, dense_layers, normalised_conv
 
 
-class State(NamedTuple):
+class NetworkState(NamedTuple):
     """State of a network between time steps: the state of each layer, and the number
     of steps so far.
     """
@@ -37,9 +37,9 @@ class State(NamedTuple):
     layers: Sequence[SRMState]
     time: int
 
-    def rows(self, index: Tensor) -> "State":
+    def rows(self, index: Tensor) -> "NetworkState":
         """The state of some inputs of the batch; index holds their positions."""
-        return State(
+        return NetworkState(
             tuple(
                 SRMState(*(part.index_select(1, index) for part in layer)) for layer in self.layers
             ),
@@ -333,10 +333,10 @@ class SpikingNetwork(nn.Module):
     def forward(
         self,
         x: Tensor,
-        state: State | None = None,
+        state: NetworkState | None = None,
         steps: int | None = None,
         keep_state: bool = True,
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, NetworkState]:
         """Input (T, batch, *input_shape) or (T, K, batch, *input_shape) to read-out spikes
         (T, K, batch, classes) and the state after them.
 
@@ -347,8 +347,8 @@ class SpikingNetwork(nn.Module):
         return self._run(x, state, steps, None, keep_state)
 
     def count(
-        self, x: Tensor, state: State | None = None, steps: int | None = None
-    ) -> tuple[Tensor, State, Activity]:
+        self, x: Tensor, state: NetworkState | None = None, steps: int | None = None
+    ) -> tuple[Tensor, NetworkState, Activity]:
         """The result of a call, and the operations of every layer."""
         counts: list[tuple[Tensor, Tensor, Tensor]] = []
         spikes, after = self._run(x, state, steps, counts)
@@ -357,11 +357,11 @@ class SpikingNetwork(nn.Module):
     def _run(
         self,
         x: Tensor,
-        state: State | None,
+        state: NetworkState | None,
         steps: int | None,
         counts: list[tuple[Tensor, Tensor, Tensor]] | None,
         keep_state: bool = True,
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, NetworkState]:
         self._check(x, state, steps)
         layers = list(cast(Iterable[SpikingLayer], self.layers))
         if (
@@ -383,9 +383,9 @@ class SpikingNetwork(nn.Module):
                 counts.append(self._count_operations(layer, index, x, earlier, spikes))
             earlier, x = x, spikes
             after.append(layer_after)
-        return x, State(tuple(after), time + len(x))
+        return x, NetworkState(tuple(after), time + len(x))
 
-    def _train(self, x: Tensor, steps: int | None) -> tuple[Tensor, State]:
+    def _train(self, x: Tensor, steps: int | None) -> tuple[Tensor, NetworkState]:
         """Spikes from rest, and a state without layers."""
         layers = list(cast(Iterable[SpikingLayer], self.layers))
         earlier, pooled = x, False
@@ -395,11 +395,11 @@ class SpikingNetwork(nn.Module):
                 x, earlier, None if index else steps, pooled, pool
             )
             earlier, x = x, spikes
-        return x, State((), len(x))
+        return x, NetworkState((), len(x))
 
     def _run_in_turn(
-        self, x: Tensor, state: State | None, steps: int | None, keep_state: bool = True
-    ) -> tuple[Tensor, State]:
+        self, x: Tensor, state: NetworkState | None, steps: int | None, keep_state: bool = True
+    ) -> tuple[Tensor, NetworkState]:
         """The same, one member after the other: each fills the device, and convolutions with
         groups are slower backwards.
         """
@@ -432,7 +432,7 @@ class SpikingNetwork(nn.Module):
             before = (
                 None
                 if state is None
-                else State(
+                else NetworkState(
                     tuple(layer.members(slice(member, member + 1)) for layer in state.layers),
                     state.time,
                 )
@@ -448,7 +448,7 @@ class SpikingNetwork(nn.Module):
         if last.observe is not None:
             last.observe(torch.cat(seen, 1))
         layers = _JoinedLayers([after.layers for after in afters]) if keep_state else ()
-        return torch.cat(outputs, 1), State(layers, afters[0].time)
+        return torch.cat(outputs, 1), NetworkState(layers, afters[0].time)
 
     def like(self, other: "SpikingNetwork") -> None:
         """Take over the mode of another network: training, momentum, and how its neurons run."""
@@ -477,9 +477,9 @@ class SpikingNetwork(nn.Module):
             raise InputError(f"x holds values other than 0 and 1: {why}.")
         return emitted, operations, none
 
-    def _check(self, x: Tensor, state: State | None, steps: int | None) -> None:
+    def _check(self, x: Tensor, state: NetworkState | None, steps: int | None) -> None:
         shape, K = self.input_shape, self.members
-        if not isinstance(x, Tensor) or not isinstance(state, State | None):
+        if not isinstance(x, Tensor) or not isinstance(state, NetworkState | None):
             given = f"x is a {type(x).__name__} and state a {type(state).__name__}"
             raise InputError(
                 f"{given}: a tensor, and the state that a call returned or None, are needed."

@@ -37,14 +37,14 @@ def network_digest(network: Runnable, **more: Any) -> str:
     """The digest of an ensemble: of the tensors and settings of what an engine runs, and of what
     modules of the user compute.
     """
-    settings = describe(network)
+    settings = network_settings(network)
     if isinstance(network, (ModuleMembers, ModulePosterior)):
         del settings["input_shape"]  # it is not known before the first use
         settings["modules"] = describe_modules(network)
     return digest_of(network.state_dict(), {**settings, **more})
 
 
-def describe(network: Runnable) -> dict[str, Any]:
+def network_settings(network: Runnable) -> dict[str, Any]:
     """The settings of a network, for the header of a file.
 
     Modules of the user have no architecture.

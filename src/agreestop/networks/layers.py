@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agreestop.common import InputError, is_number
-from agreestop.kernels import TRITON_AVAILABLE, mixed_product
-from agreestop.kernels.cpu.numba_runtime import numba_available
+from agreestop.kernels import mixed_product
+from agreestop.kernels.norm import Norm
+
+from . import operations
 
 FEW = 4  # channels of an input for which, on a GPU, a copy of the windows pays
 # rows of a chunk in `product_in_chunks`, approximately: of a layer, and of windows
@@ -65,16 +67,9 @@ class MemberLinear(nn.Module):
         (`mixed_product`), with a float32 result.
         """
         check_input(x, self.inputs, f"{self.inputs}", 3, self.members)
-        if x.device.type == "cpu" and x.dtype == torch.float32 and numba_available():
-            from agreestop.kernels.cpu import (
-                sparse_product as cpu_sparse,  # the import compiles the loops
-            )
-
-            if (
-                cpu_sparse.can_run(x, self.weight)
-                and (sparse := cpu_sparse.sparse_product(x, self.weight)) is not None
-            ):
-                return sparse
+        sparse = operations.linear(x, self.weight)
+        if sparse is not None:
+            return sparse
         steps, batch = len(x), x.shape[-2]
         rows = x.reshape(1, steps * batch, -1) if x.ndim == 3 else x.transpose(0, 1).flatten(1, 2)
         if mixed_product.can_run(x, self.weight):
@@ -132,20 +127,11 @@ class MemberConv2d(nn.Module):
         ):
             return members_first(self._by_windows(x), len(x), 1)
         planes = x.flatten(0, 1) if x.ndim == 5 else channels_first(x)
-        if (
-            self.members == 1
-            and x.device.type == "cpu"
-            and torch.is_grad_enabled()
-            and numba_available()
-        ):
-            from agreestop.kernels.cpu import (
-                convolution as cpu_convolution,  # the import compiles the loops
-            )
-
-            if cpu_convolution.can_run(planes, self.weight[0], self.stride):
-                return members_first(
-                    cpu_convolution.sparse_convolution(planes, self.weight[0]), len(x), 1
-                )
+        sparse = None
+        if self.members == 1:
+            sparse = operations.convolution(planes, self.weight[0], self.stride)
+        if sparse is not None:
+            return members_first(sparse, len(x), 1)
         groups = 1 if x.ndim == 5 else self.members
         # channels innermost: faster, and kept by all layers after this one
         if x.is_cuda and torch.is_grad_enabled():
@@ -295,34 +281,25 @@ class MemberBatchNorm2d(nn.Module):
         self.running_mean[:, index], self.running_var[:, index] = mean, var
         return y
 
-    def for_kernel(self) -> Any:
+    def for_kernel(self) -> Norm:
         """Weights and statistics of all members, for the kernels that train them."""
-        from agreestop.kernels.gpu.batchnorm import Norm  # importing Triton is slow
+        return self._norm(self.running_mean, self.running_var)
 
-        weight, bias, mean, var = (
-            value.flatten()
-            for value in (self.weight, self.bias, self.running_mean, self.running_var)
-        )
+    def _norm(self, mean: Tensor, var: Tensor) -> Norm:
+        weight, bias, mean, var = (value.flatten() for value in (self.weight, self.bias, mean, var))
         return Norm(weight, bias, mean, var, self.momentum, self.epsilon)
 
     def _normalise(self, images: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-        weight, bias = self.weight.flatten(), self.bias.flatten()
-        if self.training and images.is_cuda and TRITON_AVAILABLE:
-            from agreestop.kernels.gpu import batchnorm as gpu_batchnorm  # importing Triton is slow
-
-            if gpu_batchnorm.can_run(images, weight):
-                return gpu_batchnorm.batch_norm(
-                    images,
-                    gpu_batchnorm.Norm(
-                        weight, bias, mean.view(-1), var.view(-1), self.momentum, self.epsilon
-                    ),
-                )
+        norm = self._norm(mean, var)
+        y = operations.batch_norm(images, norm) if self.training else None
+        if y is not None:
+            return y
         return F.batch_norm(
             images,
-            mean.view(-1),
-            var.view(-1),
-            weight,
-            bias,
+            norm.running_mean,
+            norm.running_var,
+            norm.weight,
+            norm.bias,
             self.training,
             self.momentum,
             self.epsilon,

@@ -18,7 +18,6 @@ carries gradient too.
 """
 
 import math
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -29,11 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from agreestop.common import InputError, is_number
-from agreestop.kernels import TRITON_AVAILABLE
-from agreestop.kernels.cpu.numba_runtime import numba_available
 from agreestop.kernels.srm import (
     Chunk,
-    Constants,
     Kernels,
     SRMParameters,
     SRMState,
@@ -41,6 +37,8 @@ from agreestop.kernels.srm import (
     run_kernels,
 )
 from agreestop.kernels.surrogates import Surrogate
+
+from . import operations
 
 
 def srm(
@@ -75,46 +73,15 @@ def srm(
             f"{tuple(currents.shape[1:])}"
         )
         raise InputError(f"{given}: give the state that the same inputs left, or None to start.")
-    if fused or (fused is None and currents.is_cuda and not torch.compiler.is_compiling()):
-        reason = _why_not_triton(currents, dtype, constants)
-        if reason is None:
-            # importing Triton is slow, and a CPU does not need it
-            from agreestop.kernels.gpu.srm import srm_fused
-
-            return srm_fused(currents, state, constants, parameters.surrogate, float16_spikes)
-        if fused:
-            raise InputError(f"fused is True, but {reason}: change that, or give fused=None.")
-    if (
-        fused is None
-        and currents.device.type == "cpu"
-        and dtype == torch.float32
-        and numba_available()
-    ):
-        from agreestop.kernels.cpu import srm as cpu_srm  # the import compiles the loops
-
-        if cpu_srm.can_run(currents, state, constants):
-            return cpu_srm.fused_srm(currents, state, constants, parameters.surrogate)
+    done = operations.srm(currents, state, constants, parameters.surrogate, fused, float16_spikes)
+    if done is not None:
+        return done
     if state is None:
         state = SRMState(*(torch.zeros_like(currents[0], dtype=dtype) for _ in range(3)))
     tensors = (currents, *state, *constants)
     if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
         return run_kernels(STEP_BY_STEP, parameters.surrogate, Chunk(currents, state, constants))
     return _advance(currents, state, *constants, None)
-
-
-def _why_not_triton(currents: Tensor, dtype: torch.dtype, constants: Constants) -> str | None:
-    """The reason why the Triton kernel cannot run, or None."""
-    if TRITON_AVAILABLE:
-        from agreestop.kernels.gpu.srm import objection
-
-        return objection(currents, dtype, constants)
-    if currents.is_cuda:
-        warnings.warn(
-            "Triton is not installed, so spiking layers run step by step on the GPU: install "
-            "triton to fuse them.",
-            stacklevel=3,
-        )
-    return "Triton is not installed"
 
 
 def _advance(

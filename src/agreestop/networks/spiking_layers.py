@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agreestop.kernels import TRITON_AVAILABLE
-from agreestop.kernels.cpu.numba_runtime import numba_available
 from agreestop.kernels.srm import SRMState
 
+from . import operations
 from .layers import (
     MemberBatchNorm2d,
     MemberConv2d,
@@ -93,14 +92,19 @@ class SpikingLayer(nn.Module):
         """
         currents, shortcut = self._weighted(x, pooled), self._shortcut(earlier, 0)
         if self.norm is not None and self._fuses():
-            on_gpu = (
-                self.neurons.fused
-                if self.neurons.fused is not None
-                else currents.is_cuda and TRITON_AVAILABLE
+            neurons = self.neurons
+            spikes = operations.normalised_spikes(
+                currents,
+                shortcut,
+                steps,
+                neurons.parameters_for(currents).table,
+                self.norm.for_kernel(),
+                neurons.surrogate,
+                pool,
+                neurons.fused,
             )
-            spikes = (self._on_gpu if on_gpu else self._on_cpu)(currents, shortcut, steps, pool)
             if spikes is not None:
-                return spikes.permute(0, 1, 4, 2, 3).unsqueeze(1), pool
+                return spikes, pool
         currents = currents if self.norm is None else self.norm(currents)
         currents = currents if shortcut is None else currents + shortcut
         return self._spikes(currents, None, steps)[0], False
@@ -117,50 +121,6 @@ class SpikingLayer(nn.Module):
             and norm.weight.dtype == torch.float32
         )
         return plain and norm.training and norm.members == 1
-
-    def _on_gpu(
-        self, currents: Tensor, shortcut: Tensor | None, steps: int | None, pool: bool
-    ) -> Tensor | None:
-        """Spikes (T, batch, H, W, C), pooled if `pool`; None where the kernel does not run."""
-        from agreestop.kernels.gpu import deep_training as kernels  # importing Triton is slow
-
-        images = _channels_last(currents)
-        added = None if shortcut is None else _channels_last(shortcut)
-        if not kernels.can_run(images, added, steps or len(images)):
-            return None
-        assert self.norm is not None
-        table, surrogate = self.neurons.parameters_for(currents).table, self.neurons.surrogate
-        return kernels.normalised_spikes(
-            images, added, steps or len(images), table, self.norm.for_kernel(), surrogate, 1 + pool
-        )
-
-    def _on_cpu(
-        self, currents: Tensor, shortcut: Tensor | None, steps: int | None, pool: bool
-    ) -> Tensor | None:
-        """The same."""
-        neurons, norm = self.neurons, self.norm
-        if (
-            norm is None
-            or not pool
-            or shortcut is not None
-            or steps is not None
-            or neurons.fused is not None
-            or not numba_available()
-        ):
-            return None
-        from agreestop.kernels.cpu import deep_training as kernels  # the import compiles the loops
-
-        images = _channels_last(currents)
-        if currents.device.type != "cpu" or not kernels.can_run(images, neurons.surrogate):
-            return None
-        weight, bias, mean, var = (
-            value.flatten()
-            for value in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-        )
-        norms = kernels.Norm(weight, bias, mean, var, norm.momentum, norm.epsilon)
-        return kernels.normalised_spikes(
-            images, neurons.parameters_for(currents).table, norms, neurons.surrogate
-        )
 
     def forward(
         self, x: Tensor, earlier: Tensor, state: SRMState | None, steps: int | None, time: int = 0
@@ -188,11 +148,6 @@ class SpikingLayer(nn.Module):
         if isinstance(self.shortcut, nn.Sequential):
             return total + cast(MemberConv2d, self.shortcut[0]).reached(earlier)
         return total if self.shortcut is None else total + count_nonzero(earlier)
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """(T, 1, batch, C, H, W) as (T, batch, H, W, C), dense; on a GPU it is already."""
-    return x.squeeze(1).permute(0, 1, 3, 4, 2).contiguous()
 
 
 def normalised_conv(

@@ -67,7 +67,7 @@ from agreestop.events.datasets.catalogue import NAMES
 
 OWN_FILES = "files"
 FILE_KEYS = ("training", "tuning", "pool", "file", "shares")
-WITHOUT_FOLDER = ("digits", "gesture-sim", OWN_FILES)
+WITHOUT_FOLDER = ("digits", OWN_FILES)
 WITH_VIEWS = ("digits", "mnist-dvs-sim")
 # architectures, and the keys of their sizes
 NETWORKS = {

@@ -4,17 +4,15 @@ The page shows test inputs that the run used for nothing but measuring. Some of 
 rules of the page on the engine with int8 weights, whose spikes the browser computes bit by bit.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from agreestop.decide import AgreeStop, FixedTime, MergeConfidence, Scores, SpikeCP
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.ensembles import load
 from agreestop.events.files import load as load_inputs
+from agreestop.export import to_page
 
 from .config import RunConfig
-from .run import watchable_members
 
 MOST_SHOWN, MOST_CALIBRATION = 300, 148
 TARGETS = tuple(f"0.{percent}" for percent in sorted({*range(70, 99, 2), 95, 99}))
@@ -25,16 +23,11 @@ checkpoint, and at step 1 all inputs are alike.
 """
 
 
-def write_demo(config: RunConfig, folder: Path, to_page: Callable[..., Any]) -> Path | None:
-    """Write `demo.html` for the first ensemble of fully connected members.
+def write_demo(config: RunConfig, folder: Path, members: Path) -> Path | None:
+    """Write `demo.html` for the fully connected members in this file.
 
-    `to_page` is that of `agreestop.export`, a package which runs do not import.
-
-    None where no page can run the members, or there are too few inputs to calibrate.
+    None where no page can run them, or there are too few inputs to calibrate.
     """
-    members = watchable_members(config, folder)
-    if members is None:
-        return None
     inputs = load_inputs(folder / "test-inputs.npz")
     if inputs.values is not None or inputs.labels is None:
         return None

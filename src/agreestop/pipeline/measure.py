@@ -329,19 +329,25 @@ def locked_folder(folder: Path, progress: ProgressCallback) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """The report of a run, and the pages and figures that were written of it."""
+
+    report: Report
+    written: Sequence[Path] = ()
+
+
 def run_simulated(
     folder: Path,
     measured: MeasurementSettings,
     command: str,
     progress: ProgressCallback,
     workers: int = 1,
-) -> Iterator[Report]:
-    """Measure on simulated scores; `command` is the command line that asked for it.
+    pages: bool = True,
+) -> FinishedRun:
+    """Measure on simulated scores and write the scores, for the other verbs, and the report.
 
-    The scores are written too, for the other verbs.
-
-    The folder is locked until the report is written, as with `run_config`.
+    `command` is the command line that asked for it. pages=False: only numbers are written.
     """
     with locked_folder(folder, progress):
         stages = Stages(progress, (1.0, 12.0, 1.0))
@@ -380,7 +386,15 @@ def run_simulated(
             seed=measured.seed,
             **sizes,
         )
-        yield report
+        return FinishedRun(report, write_pages(report, folder, progress) if pages else ())
+
+
+def write_pages(report: Report, folder: Path, progress: ProgressCallback) -> list[Path]:
+    """Write the figures of a report and its page."""
+    from agreestop.report.page import write_report_folder  # matplotlib and jinja2 are slow
+
+    progress("writing the report", 1.0)
+    return write_report_folder(report, folder)
 
 
 def report_measured(

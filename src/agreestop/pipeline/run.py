@@ -2,8 +2,6 @@
 scores, and collect the report.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +20,15 @@ from agreestop.report.records import MeasurementSettings, Record
 
 from .config import EnsembleSettings, RunConfig, unused_keys
 from .data import load_data
-from .measure import locked_folder, measure_rules, save_records, shortage_in_words
+from .demo import write_demo
+from .measure import (
+    FinishedRun,
+    locked_folder,
+    measure_rules,
+    save_records,
+    shortage_in_words,
+    write_pages,
+)
 from .products import (
     EnsembleFiles,
     load_operations,
@@ -97,16 +103,20 @@ def training_notes(config: RunConfig, folder: Path) -> list[str]:
     ]
 
 
-@contextmanager
 def run_config(
-    config: RunConfig, folder: Path, command: str, progress: ProgressCallback, workers: int = 1
-) -> Iterator[Report]:
-    """Run a configuration and write `metrics.json`; `command` is the command line
-    that asked for it.
+    config: RunConfig,
+    folder: Path,
+    command: str,
+    progress: ProgressCallback,
+    workers: int = 1,
+    pages: bool = True,
+) -> FinishedRun:
+    """Run a configuration and write `metrics.json`, the report, and the page in which one watches
+    the members decide, where they are of a kind that runs in one.
 
-    What the same settings trained and scored before is used again. The folder is locked
-    until the `with` block ends, in which the report is written. The rules are measured in
-    `workers` processes.
+    What the same settings trained and scored before is used again. The rules are measured in
+    `workers` processes. `command` is the command line that asked for the run. pages=False: only
+    numbers are written.
     """
     data, decide = load_data(config), config.decide
     if 2 * decide.n_calibration > len(data.tuning):
@@ -116,7 +126,14 @@ def run_config(
             "calibration are needed: give fewer calibration examples, or more data."
         )
     with locked_folder(folder, progress):
-        yield _run(config, data, folder, command, progress, workers)
+        report = _run(config, data, folder, command, progress, workers)
+        if not pages:
+            return FinishedRun(report)
+        members = _watchable_members(config, folder)
+        demo = None if members is None else write_demo(config, folder, members)
+        report = replace(report, demo=demo is not None)
+        written = write_pages(report, folder, progress)
+        return FinishedRun(report, [*written, *([demo] if demo else [])])
 
 
 def _run(
@@ -263,7 +280,7 @@ def _time_saved(
     )
 
 
-def watchable_members(config: RunConfig, folder: Path) -> Path | None:
+def _watchable_members(config: RunConfig, folder: Path) -> Path | None:
     """The file of the first ensemble that a page can run: drawn once, and event-driven."""
     if config.network.architecture != "fully-connected":
         return None

@@ -1,8 +1,8 @@
 """The report as one HTML file that contains its style, figures and pictures and loads nothing.
 
-write_report(report, folder)    folder/report.html, and the figures beside it as PNG and SVG
-write_page(report, path)        the page alone
-summary_in_words(section)       the summary in two or three lines, for a terminal
+write_report_folder(report, folder)  folder/report.html, and the figures beside it as PNG and SVG
+write_page(report, path)             the page alone
+summary_in_words(section)            the summary in two or three lines, for a terminal
 """
 
 import base64
@@ -49,7 +49,7 @@ PAGE_COLOURS = {
 FIRST, SECOND = (43, 143, 214), (224, 98, 38)  # ON and OFF events, or positive and negative values
 
 
-def write_report(report: Report, folder: Path) -> list[Path]:
+def write_report_folder(report: Report, folder: Path) -> list[Path]:
     """Write the figures and `report.html` to an existing folder.
 
     Returns the paths written, the page last.

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -197,6 +196,10 @@ def _allow_files(count: int) -> int:
     """Let this process have as many open files, where the system allows it; how
     many it may have.
     """
+    try:
+        import resource
+    except ImportError:  # only Unix limits a process
+        return count
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -272,6 +272,22 @@ class FlatNetwork:
             block[:] = parts.reshape(-1)
         return weights
 
+    def numbers_of(self, layer: Any, member: int) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Weights (rows, outputs) and constants (8, outputs) of a member, without padding."""
+        kernels, lanes = load_kernels(), int(layer["lanes"])
+        first = layer["weights_at"] + member * layer["member_stride"]
+        rows = first + np.arange(layer["rows"])[:, None] * layer["row_stride"]
+        weights = self.weights[rows + np.arange(lanes)]
+        wide = int(layer["wide"]) * kernels.WIDE
+        if weights.dtype == np.uint16:  # what `_in_pairs` did
+            pairs = weights[:, :wide].reshape(len(weights), -1, kernels.WIDE // 2, 2)
+            weights[:, :wide] = np.concatenate([pairs[..., 1], pairs[..., 0]], -1).reshape(
+                len(weights), wide
+            )
+        outputs = np.arange(layer["outputs"])
+        own = layer["lanes_at"] + member * lanes + outputs
+        return weights[:, outputs], self.constants[:, own]
+
     def select_members(self, first: int, last: int) -> "FlatNetwork":
         """The network of the members first … last - 1.
 

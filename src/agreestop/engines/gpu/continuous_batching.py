@@ -52,7 +52,7 @@ JUDGES = 4  # threads that judge; NumPy computes without holding the others up
 BLOCK_BYTES = 1 << 31  # inputs are brought to the GPU in blocks of at most this size
 # the prefilter's margin: above the rounding error of float32 for log-risks near ten, and it
 # grows with them
-SLACK = 2e-4
+KERNEL_SLACK = 2e-4
 EPSILON = float(np.finfo(np.float32).eps)
 FAR = 1e30  # no logarithm of a risk is as large
 
@@ -210,7 +210,7 @@ class GpuPrefilter:
     ) -> None:
         looks = prefilter.first_looks
         steps = np.array(prefilter.calibrated.checkpoints[:looks], dtype=np.int64)
-        upper = prefilter.bounds_with_margin(SLACK, classes, EPSILON)
+        upper = prefilter.bounds_with_margin(KERNEL_SLACK, classes, EPSILON)
         bounds = np.clip(prefilter.bounds, -FAR, FAR)
         lower = bounds - (np.clip(upper, -FAR, FAR) - bounds)
         tables = [

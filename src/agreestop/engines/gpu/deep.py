@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agreestop.common import InputError
-from agreestop.networks.architectures import SpikingNetwork, State
+from agreestop.networks.architectures import NetworkState, SpikingNetwork
 from agreestop.networks.layers import FEW, MemberBatchNorm2d, MemberConv2d, as_product, windows
 from agreestop.networks.spiking_layers import SpikingLayer
 
@@ -184,13 +184,13 @@ class DeepMember:
         """The neurons of the largest layer."""
 
     def __call__(
-        self, frames: Tensor, state: DeepState | State | None, held: int | None = None
-    ) -> tuple[Tensor, DeepState | State]:
+        self, frames: Tensor, state: DeepState | NetworkState | None, held: int | None = None
+    ) -> tuple[Tensor, DeepState | NetworkState]:
         """Read-out spikes (steps, 1, rows, C), and the state after them.
 
         The state that is given is changed.
         """
-        if isinstance(state, State):  # operations were counted before
+        if isinstance(state, NetworkState):  # operations were counted before
             return self._network(frames, state, held)
         rows = frames.shape[1]
         if state is None:

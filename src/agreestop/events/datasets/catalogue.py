@@ -31,7 +31,7 @@ from agreestop.common import Arrays, InputError, ProgressCallback, make_folder, 
 
 from ..data import DAMAGED, FOUND, NO_EFFECT, PARTS, DataSet, EventData, EventSplits
 from ..files import as_stored, part_arrays
-from . import braille, cifar10, dvs_gesture, gesture_sim, mnist_dvs, moving_digits, n_mnist
+from . import braille, cifar10, dvs_gesture, mnist_dvs, moving_digits, n_mnist
 
 FORMAT = "agreestop frames 4"
 _RECORDED = (
@@ -41,7 +41,7 @@ _RECORDED = (
     n_mnist.DATA_SET,
     braille.DATA_SET,
 )
-DATA_SETS = (*_RECORDED, moving_digits.DIGITS_SET, moving_digits.MNIST_SET, gesture_sim.DATA_SET)
+DATA_SETS = (*_RECORDED, moving_digits.DIGITS_SET, moving_digits.MNIST_SET)
 NAMES = tuple(entry.name for entry in DATA_SETS)
 
 
@@ -70,8 +70,15 @@ class Check:
         return not self.problems
 
 
-def find(name: str) -> DataSet:
-    """The record of that name."""
+def find(name: str | DataSet) -> DataSet:
+    """The data set of that name; a data set of one's own is itself."""
+    if isinstance(name, DataSet):
+        return name
+    if name == "gesture-sim":
+        raise InputError(
+            "gesture-sim is part of the reproduction of the paper, which is not installed with the "
+            "package: clone the repository and call `simulate_gestures` of paper.stand_ins."
+        )
     for entry in DATA_SETS:
         if entry.name == name:
             return entry
@@ -82,7 +89,7 @@ def find(name: str) -> DataSet:
 
 
 def load(
-    name: str,
+    name: str | DataSet,
     folder: str | PathLike[str] | None = None,
     seed: int = 0,
     cache: bool = True,
@@ -91,9 +98,9 @@ def load(
 ) -> EventSplits:
     """The three parts of a data set, each with its inputs in random order.
 
-    name      one of `NAMES`
+    name      one of `NAMES`, or a data set of one's own
     folder    the folder with its files, in the official layout; for mnist-dvs-sim those of MNIST;
-              digits and gesture-sim need none
+              digits needs none
     seed      chooses the parts, and everything that is simulated
     cache     whether binned and simulated frames are kept for the next time, in `cache_folder()`
     progress  called with what is being made and the share that is finished
@@ -105,14 +112,14 @@ def load(
     if "progress" in options:
         options["progress"] = progress
     if not entry.needs_files and folder is not None:
-        raise InputError(f"a folder is given, {folder}, but {name} needs none: leave it out.")
+        raise InputError(f"a folder is given, {folder}, but {entry.name} needs none: leave it out.")
     root = entry.folder(None if folder is None else Path(folder)) if entry.needs_files else Path()
     make = partial(entry.load, *((root,) if entry.needs_files else ()), **options)
     if not cache or not entry.cached:
         return make()
     known = {option: value for option, value in options.items() if option not in NO_EFFECT}
     sources = (path for pattern in entry.sources for path in root.glob(pattern))
-    return cached(None, fingerprint({"data set": name, **known}, sources, root), make)
+    return cached(None, fingerprint({"data set": entry.name, **known}, sources, root), make)
 
 
 def check(name: str, folder: str | PathLike[str] | None = None) -> Check:

@@ -47,13 +47,25 @@ from ..data import (
 )
 from ..formats.aedat import VERSIONS, read_aedat3
 from ..formats.recording import bin_events
-from .gesture_figures import GESTURES
 
 STEPS = 80
 STEP = 30_000  # microseconds
 SIDE = 128
 DOWNSAMPLES = (1, 2, 4, 8, 16)
 FOLDER = "DvsGesture"
+GESTURES = (
+    "hand clapping",
+    "right hand wave",
+    "left hand wave",
+    "right arm clockwise",
+    "right arm counter-clockwise",
+    "left arm clockwise",
+    "left arm counter-clockwise",
+    "arm roll",
+    "air drums",
+    "air guitar",
+    "other gestures",
+)
 LABEL_COLUMNS = "class,startTime_usec,endTime_usec"
 MOST_LINES = 2**20  # bytes of a table
 LISTS = ("trials_to_train.txt", "trials_to_test.txt")

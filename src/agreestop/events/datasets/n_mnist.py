@@ -42,7 +42,6 @@ from agreestop.common import (
     InputError,
     ProgressCallback,
     as_seed,
-    atomic_writer,
     open_file,
 )
 
@@ -60,7 +59,6 @@ from ..data import (
     find_folder,
 )
 from ..formats.recording import (
-    BLOCK,
     Columns,
     Recording,
     Skipped,
@@ -150,32 +148,6 @@ def read_n_mnist(source: str | PathLike[str] | bytes) -> Recording:
     with open_file(source) as stream:
         length = bytes_left(stream)
         return _decode(str(source), length, read_blocks(stream, length, EVENT))
-
-
-def write_n_mnist(path: str | PathLike[str], recording: Recording) -> None:
-    """Write a recording of 34 × 34 pixels, whole or not at all; `read_n_mnist` gives
-    the same events.
-    """
-    if recording.size != SIZE:
-        raise InputError(
-            f"the recording's size is {recording.size}: N-MNIST's files hold sensors of {SIZE}."
-        )
-    if not len(recording):
-        raise InputError("the recording has no events: N-MNIST's files hold at least one.")
-    if recording.time[0] < 0 or recording.time[-1] > LATEST_STAMP:
-        reach = f"{recording.time[0]} to {recording.time[-1]} µs"
-        raise InputError(
-            f"the recording reaches from {reach}: N-MNIST's files hold times from 0 to "
-            f"{LATEST_STAMP}, so cut and shift it."
-        )
-    with atomic_writer(path) as stream:
-        for first in range(0, len(recording), BLOCK):
-            part = slice(first, first + BLOCK)
-            stamps = recording.time[part] | recording.polarity[part].astype(np.int64) << 23
-            content = np.stack(
-                (recording.x[part], recording.y[part], stamps >> 16, stamps >> 8, stamps), axis=1
-            )
-            stream.write(content.astype(np.uint8).tobytes())
 
 
 def _decode(name: str, length: int, blocks: Iterable[bytes]) -> Recording:

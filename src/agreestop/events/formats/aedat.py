@@ -44,35 +44,26 @@ the file unreadable, so the file is refused.
 
 import re
 import struct
-from itertools import pairwise
 from os import PathLike
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import InputError, Integers, atomic_writer, open_file
+from agreestop.common import InputError, Integers, open_file
 from agreestop.common.errors import quoted
 
-from .recording import BLOCK, LATEST, Columns, Recording, Skipped, bytes_left, read_blocks
+from .recording import BLOCK, Columns, Recording, Skipped, bytes_left, read_blocks
 
 SIZE = (128, 128)
 EVENT = 8  # bytes, in both versions
 VERSIONS = {"2.0": b"#!AER-DAT2.0", "3.1": b"#!AER-DAT3.1"}
 END = b"#!END-HEADER"
-HEADER_2 = (
-    VERSIONS["2.0"] + b"\r\n"
-    b"# This is a raw AE data file - do not edit\r\n"
-    b"# Data format is int32 address, int32 timestamp (8 bytes total), repeated for each event\r\n"
-    b"# Timestamps tick is 1 us\r\n"
-)
-HEADER_3 = VERSIONS["3.1"] + b"\r\n#Format: RAW\r\n#Source 1: DVS128\r\n" + END + b"\r\n"
 LONGEST_LINE, LONGEST_HEADER = 2**16, 2**20
 UNPRINTABLE = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 POLARITY = 1
 STAMP_OFFSET = 4
 LARGEST_BODY = 2**30
-WRITTEN_TOGETHER = 4096  # events in a packet
 
 
 def read_aedat2(path: str | PathLike[str]) -> Recording:
@@ -101,38 +92,6 @@ def read_aedat2(path: str | PathLike[str]) -> Recording:
     return columns.recording(
         str(path), "AEDAT 2.0", SIZE, Skipped(special=special, cut_bytes=length % EVENT)
     )
-
-
-def write_aedat2(path: str | PathLike[str], recording: Recording) -> None:
-    """Write a recording of a 128 × 128 sensor, whole or not at all; `read_aedat2` gives
-    the same events.
-    """
-    if recording.size != SIZE:
-        raise InputError(
-            f"the recording's size is {recording.size}: AEDAT 2.0 is written for sensors of {SIZE}."
-        )
-    if len(recording) and not -(2**31) <= recording.time[0] < 2**31:
-        raise InputError(
-            f"the first event is at {recording.time[0]} µs: AEDAT 2.0 begins within 2^31 µs of 0, "
-            "so subtract the first time."
-        )
-    if len(recording) and np.diff(recording.time).max(initial=0) >= 2**31:
-        raise InputError(
-            "two events are 2^31 µs or more apart: AEDAT 2.0 cannot hold such a gap, so write two "
-            "files."
-        )
-    with atomic_writer(path) as stream:
-        stream.write(HEADER_2)
-        for first in range(0, len(recording), BLOCK):
-            part = slice(first, first + BLOCK)
-            words = np.empty((len(recording.time[part]), 2), ">u4")
-            words[:, 0] = (
-                recording.y[part].astype(np.uint32) << 8
-                | recording.x[part].astype(np.uint32) << 1
-                | ~recording.polarity[part]
-            )
-            words[:, 1] = recording.time[part].astype(np.uint32)
-            stream.write(words.tobytes())
 
 
 class _Packet(NamedTuple):
@@ -191,38 +150,6 @@ def read_aedat3(path: str | PathLike[str], size: tuple[int, int] = SIZE) -> Reco
     return columns.recording(
         str(path), "AEDAT 3.1", size, Skipped(0, special, packets, cut, missing)
     )
-
-
-def write_aedat3(path: str | PathLike[str], recording: Recording) -> None:
-    """Write a recording, whole or not at all; `read_aedat3` gives the same events."""
-    first, stop = recording.span
-    if first < 0 or stop > LATEST:
-        raise InputError(
-            f"the recording reaches from {first} to {stop} µs: AEDAT 3.1 holds 0 to 2^62, so "
-            "subtract the first time."
-        )
-    overflows = recording.time >> 31
-    starts = np.union1d(
-        np.arange(0, len(recording), WRITTEN_TOGETHER), np.flatnonzero(np.diff(overflows)) + 1
-    ).tolist()
-    with atomic_writer(path) as stream:
-        stream.write(HEADER_3)
-        for begin, end in pairwise([*starts, len(recording)]):
-            part = slice(begin, end)
-            words = np.empty((end - begin, 2), "<u4")
-            words[:, 0] = (
-                recording.x[part].astype(np.uint32) << 17 | recording.y[part].astype(np.uint32) << 2
-            )
-            words[:, 0] |= recording.polarity[part].astype(np.uint32) << 1 | 1
-            words[:, 1] = recording.time[part] & (2**31 - 1)
-            stream.write(
-                _HEAD.pack(
-                    *_Packet(
-                        POLARITY, 1, EVENT, STAMP_OFFSET, int(overflows[begin]), *3 * (end - begin,)
-                    )
-                )
-            )
-            stream.write(words.tobytes())
 
 
 def _check_version(line: bytes, path: str | PathLike[str], version: str) -> None:

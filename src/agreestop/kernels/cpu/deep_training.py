@@ -17,13 +17,14 @@ threads. Only `SpikingLayer` calls this module.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..norm import Norm
 from ..surrogates import Surrogate
 from . import intrinsics as simd
 from .event_neurons import load_constants, step_srm
@@ -35,19 +36,6 @@ ROWS = 256  # positions that are summed in float32, before double precision
 AHEAD = 6  # steps between the prefetch of a window and its use
 WINDOW = 4 * NARROW
 WORTH_A_THREAD = 1 << 17  # neurons times steps, as in `cpu.srm`
-
-
-class Norm(NamedTuple):
-    """Weights, bias and running statistics (channels,), and the constants of a batch
-    normalisation.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    mean: Tensor
-    var: Tensor
-    momentum: float
-    epsilon: float
 
 
 # ---- the loops
@@ -312,7 +300,10 @@ class _NormalisedSpikes(torch.autograd.Function):
         mean = torch.from_numpy(centre + first)
         var = torch.from_numpy(np.maximum(second - first**2, 0))
         inverse = 1 / torch.sqrt(var + norm.epsilon)
-        for running, value in ((norm.mean, mean), (norm.var, var * (positions / (positions - 1)))):
+        for running, value in (
+            (norm.running_mean, mean),
+            (norm.running_var, var * (positions / (positions - 1))),
+        ):
             running.mul_(1 - norm.momentum).add_(value, alpha=norm.momentum)
         scale = weight.detach() * inverse
         a, b, r, threshold, gain = table.tolist()

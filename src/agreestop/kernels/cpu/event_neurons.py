@@ -31,12 +31,22 @@ def load_constants(like, constants, lane, all_lanes, apart):
 
 
 @jit_template
+def integrate_srm(current, a, b, gain, reset, synapse, membrane, last):
+    """i_t, m_t and u_t of SRM neurons, of one as numbers or of many as lanes; reset is -θ r."""
+    synapse = simd.fma(synapse, b, current)
+    membrane = simd.fma(membrane, a, synapse)
+    return synapse, membrane, simd.fma(last, reset, simd.multiply(membrane, gain))
+
+
+@jit_template
 def step_srm(current, loaded, synapse, membrane, last):
     """One step of SRM neurons; returns the new state and the lanes that fired."""
     scale, bias, a, b, r, threshold, gain, reset = loaded
-    synapse = simd.fma(synapse, b, simd.fma(current, scale, bias))
-    membrane = simd.fma(membrane, a, synapse)
-    fired = simd.reached(simd.fma(last, reset, simd.multiply(membrane, gain)), threshold)
+    current = simd.fma(current, scale, bias)
+    synapse, membrane, potential = integrate_srm(
+        current, a, b, gain, reset, synapse, membrane, last
+    )
+    fired = simd.reached(potential, threshold)
     return synapse, membrane, simd.fma(last, r, simd.ones_where(fired)), fired
 
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from hashlib import sha256
+from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
 from typing import Any, final
@@ -52,8 +53,8 @@ Loop = Callable[..., Any]
 def numba_available() -> bool:
     """Whether loops can be compiled here."""
     try:
-        import numba
-    except ImportError:  # missing, or it refuses this numpy
+        numba, *_ = (import_module(part) for part in ("numba", "numba.core.cgutils", "llvmlite.ir"))
+    except ImportError:  # missing, refuses this numpy, or has no such inner parts any more
         return False
     return not numba.config.DISABLE_JIT
 
@@ -72,7 +73,8 @@ def jit(*signatures: str) -> Callable[[Loop], Loop]:
 
     def decorate(function: Loop) -> Loop:
         dispatcher = _njit(function)
-        with suppress(RuntimeError):  # numba finds no directory that it can write to
+        # numba finds no directory that it can write to, or its cache works otherwise by now
+        with suppress(RuntimeError, ImportError, AttributeError, TypeError):
             dispatcher._cache = _cache_class()(function)
         for signature in signatures:
             dispatcher.compile(signature)

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from ..srm import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
 from ..surrogates import Surrogate
+from .event_neurons import integrate_srm
 from .intrinsics import copy_range, fma, power_of_two, prefetch
 from .numba_runtime import empty, jit, jit_inline, parallel_for, threads_for
 
@@ -98,10 +99,17 @@ def _advance(scratch, a, b, r, threshold, gain):  # type: ignore[no-untyped-def]
     """One step of a tile."""
     reset = -(threshold * r)
     for j in range(LANES):
-        synapse = fma(scratch[SYNAPSE + j], b, scratch[INCOMING + j])
-        membrane = fma(scratch[MEMBRANE + j], a, synapse)
         refractory = scratch[REFRACTORY + j]
-        potential = fma(refractory, reset, membrane * gain)
+        synapse, membrane, potential = integrate_srm(
+            scratch[INCOMING + j],
+            a,
+            b,
+            gain,
+            reset,
+            scratch[SYNAPSE + j],
+            scratch[MEMBRANE + j],
+            refractory,
+        )
         spike = np.float32(1) if potential >= threshold else np.float32(0)
         scratch[SYNAPSE + j] = synapse
         scratch[MEMBRANE + j] = membrane

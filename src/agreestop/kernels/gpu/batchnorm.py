@@ -12,7 +12,7 @@ of the positions and one kernel adds the shares, in a fixed order: the same inpu
 the same bits.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..norm import Norm
 from .runtime import on_device_of
 
 # programs of a sum, a power of two: the blocks of channels share them, and those of a block share
@@ -175,19 +176,6 @@ def _transformed(x: Tensor, g: Tensor | None, numbers: Tensor) -> Tensor:
         x, g, y, numbers, positions, channels, ROWS=rows, COLUMNS=columns, num_warps=WARPS
     )
     return y
-
-
-class Norm(NamedTuple):
-    """A batch normalisation in training: weight, bias and running statistics (channels,), which
-    move on in place.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    running_mean: Tensor
-    running_var: Tensor
-    momentum: float
-    epsilon: float
 
 
 def statistics(x: Tensor, norm: Norm) -> Tensor:

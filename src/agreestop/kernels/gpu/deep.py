@@ -32,6 +32,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .runtime import on_device_of
+from .triton_kernels import step_srm
 
 TOGETHER = 8  # loads that are started before the first value is used
 OUTPUTS, WARPS = 512, 4  # outputs of a program
@@ -152,9 +153,8 @@ def _neurons_kernel(
                         )
                     x += more
                 i, m, h = states[part]
-                i = tl.fma(i, b, x)
-                m = tl.fma(m, a, i)
-                spiked = tl.fma(h, reset, m * gain) >= threshold
+                i, m, u = step_srm(x, i, m, h, a, b, reset, gain)
+                spiked = u >= threshold
                 spike = spiked.to(tl.float32)
                 word = words[part]
                 if SEGMENT > 0:

@@ -24,11 +24,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..norm import Norm
 from ..surrogates import Surrogate
-from .batchnorm import Norm, gradients, statistics
+from .batchnorm import gradients, statistics
 from .deep import Affine, saved_neurons
 from .runtime import on_device_of
-from .triton_kernels import _slope
+from .triton_kernels import _slope, step_srm
 
 LONGEST_SEGMENT, SHORTEST_SEGMENT = 16, 4  # steps whose spike bits share a word
 SHARES = 1024  # programs, a power of two, as in `gpu.batchnorm`
@@ -110,12 +111,9 @@ def _backward_kernel(
                 x = tl.fma(loaded[step].to(tl.float32), factor, offset)
                 if shortcut is not None:
                     x += added[step].to(tl.float32)
-                i = tl.fma(i, b, x)
-                m = tl.fma(m, a, i)
+                i, m, u = step_srm(x, i, m, h, a, b, reset, gain)
                 slopes = slopes + (  # noqa: RUF005
-                    _slope(
-                        tl.fma(h, reset, m * gain) - threshold, inside_slope, outside_slope, SLOPE
-                    ),
+                    _slope(u - threshold, inside_slope, outside_slope, SLOPE),
                 )
                 h = tl.fma(h, r, ((word >> step) & 1).to(tl.float32))
             for step in tl.static_range(SEGMENT - 1, -1, -1):

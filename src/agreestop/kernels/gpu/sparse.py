@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from ..mixed_product import SHIFT, FixedPoint
 from .runtime import on_device_of
+from .triton_kernels import step_srm
 
 STEPS, ROWS = 16, 8  # a tile has this many steps of this many rows of the batch
 INPUTS = 64  # inputs that are multiplied together
@@ -196,9 +197,8 @@ def _layer_kernel(
     h = tl.load(neuron + 2 * size, mask=goes_on, other=0.0)
     made = tl.zeros((NEURONS, ROWS), tl.int32)
     for step in tl.static_range(TAKEN):
-        i = tl.fma(i, b, by_step[step])
-        m = tl.fma(m, a, i)
-        spiked = tl.fma(h, reset, m * gain) >= threshold
+        i, m, u = step_srm(by_step[step], i, m, h, a, b, reset, gain)
+        spiked = u >= threshold
         h = tl.fma(h, r, spiked.to(tl.float32))
         made |= spiked.to(tl.int32) << step
     tl.store(

@@ -101,6 +101,14 @@ def _load_segment(array, stride, exists, first, lasts, SEGMENT: tl.constexpr, EV
 
 
 @triton.jit
+def step_srm(x, i, m, h, a, b, reset, gain):
+    """One step of SRM neurons: i_t, m_t and u_t; `reset` is -θ r."""
+    i = tl.fma(i, b, x)
+    m = tl.fma(m, a, i)
+    return i, m, tl.fma(h, reset, m * gain)
+
+
+@triton.jit
 def _slope(v, inside, outside, SLOPE: tl.constexpr):
     """g(v) of `surrogates.py`; `inside` multiplies v and `outside` the result."""
     if SLOPE == "arctan":
@@ -151,9 +159,8 @@ def forward_kernel(
             if segment > 0:
                 _store_state(_checkpoint(checkpoints, segment, size), index, exists, (i, m, h))
         for step in tl.static_range(SEGMENT):
-            new_i = tl.fma(i, b, loaded[step].to(tl.float32))
-            new_m = tl.fma(m, a, new_i)
-            spiked = tl.fma(h, reset, new_m * gain) >= threshold
+            new_i, new_m, u = step_srm(loaded[step].to(tl.float32), i, m, h, a, b, reset, gain)
+            spiked = u >= threshold
             spike = spiked.to(tl.float32)
             new_h = tl.fma(h, r, spike)
             word |= spiked.to(tl.int32) << step
@@ -217,9 +224,7 @@ def backward_kernel(
         slopes: tl.tuple = ()
         states: tl.tuple = ()
         for step in tl.static_range(SEGMENT):
-            new_i = tl.fma(i, b, loaded[step].to(tl.float32))
-            new_m = tl.fma(m, a, new_i)
-            u = tl.fma(h, reset, new_m * gain)
+            new_i, new_m, u = step_srm(loaded[step].to(tl.float32), i, m, h, a, b, reset, gain)
             slopes = slopes + (_slope(u - threshold, inside_slope, outside_slope, SLOPE),)  # noqa: RUF005
             if to_constants is not None:
                 states = states + ((i, m, h, new_m),)  # noqa: RUF005

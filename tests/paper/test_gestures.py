@@ -10,7 +10,8 @@ import pytest
 
 from agreestop.common import Floats, InputError
 from agreestop.events.data import EventData, EventSplits
-from agreestop.events.datasets.gesture_figures import (
+from paper import stand_ins
+from paper.stand_ins.gesture_figures import (
     ARM_REST,
     GESTURES,
     LEFT,
@@ -23,7 +24,7 @@ from agreestop.events.datasets.gesture_figures import (
     joint_positions,
     render_frames,
 )
-from agreestop.events.datasets.gesture_sim import PART, PEOPLE, SIZE, STEPS, draw_performance, draw_person, simulate_gestures
+from paper.stand_ins.gesture_sim import PART, PEOPLE, SIZE, STEPS, draw_performance, draw_person, simulate_gestures
 from tests.decide.strategies import assert_one_sentence
 
 TIMES = np.arange(0.0, 6.0, 0.01)
@@ -96,6 +97,12 @@ def test_cells_count_the_events_of_their_pixels(few: EventSplits, downsample: in
     fine = np.asarray(few.pool.inputs[:2]).reshape(2, FEW, 2, side, downsample, side, downsample)
     assert coarse.dtype == np.uint8
     assert np.array_equal(coarse, fine.sum(axis=(4, 6)))
+
+
+def test_simulating_reports_its_progress() -> None:
+    shares: list[float] = []
+    stand_ins.load("gesture-sim", sizes=(5, 1, 1), steps=2, cache=False, progress=lambda what, share: shares.append(share))
+    assert shares[:3] == [0.0, 1 / 7, 2 / 7] and shares[-1] == 1.0
 
 
 def test_every_input_draws_its_gesture_light_and_person_evenly() -> None:
