@@ -95,7 +95,7 @@ def to_c(
     check_exportable(ensemble)
     path, engine = Path(folder), ensemble.engine
     _check_folder(path)
-    check_rule(rule, engine, ensemble.digest, any_engine, any_members)
+    check_rule(rule, engine, ensemble.options(any_engine=any_engine, any_members=any_members))
     known = c_rule(rule)
     members = c_members(engine, int(known.members[-1]))
     steps = int(checkpoint_steps(rule, engine, None)[-1])
