@@ -26,6 +26,7 @@ from agreestop.common import (
 from agreestop.common.levels import UNIT, UNITS, in_words, quantile_rank
 
 from .checkpoints import Index, Policy, State, Stops, Verdict, run_checkpoints
+from .confidence import log_softmax
 from .decisions import Decision, Decisions
 from .leakage import (
     Overlap,
@@ -338,6 +339,20 @@ class CalibratedRule(KeptInFiles):
             return self.step(index, np.ascontiguousarray(values, dtype=np.float64), state)
 
         return run_checkpoints(judge, state, len(columns), self.classes)
+
+    def judge_some(
+        self, evidence: NDArray[Any], scored: bool = False
+    ) -> Callable[[Index, Integers, State], Verdict]:
+        """A function for `run_rounds` that judges some of the spike counts or logits (n, K, C).
+
+        scored: they are log-confidences.
+        """
+
+        def judge(index: Index, where: Integers, state: State) -> Verdict:
+            chosen = np.ascontiguousarray(evidence[where], dtype=np.float64)
+            return self.step(index, chosen if scored else log_softmax(chosen), state)
+
+        return judge
 
     def decision(
         self, index: int, verdict: Verdict, number: int | None = None, row: int = 0

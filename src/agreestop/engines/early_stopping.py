@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count, check_finite
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.checkpoints import Index, State, Stops, Verdict, in_rounds, run_rounds
-from agreestop.decide.confidence import log_confidence, log_softmax
+from agreestop.decide.checkpoints import Index, State, Stops, in_rounds, run_rounds
+from agreestop.decide.confidence import log_confidence
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.leakage import Overlap, TrainingRows, or_unknown
 from agreestop.decide.scores import Scores
@@ -224,7 +224,7 @@ def _decide_batch(
             where = np.flatnonzero(prefilter.may_stop(evidence, index))
             rounds = in_rounds(index[where % count], where // count, where)
         state, running = run_rounds(
-            judge_evidence(calibrated, evidence.reshape(-1, *evidence.shape[2:])),
+            calibrated.judge_some(evidence.reshape(-1, *evidence.shape[2:])),
             state,
             rounds,
             lambda at, index, verdict: stops.put(active[at // count], index, verdict),  # noqa: B023
@@ -233,15 +233,6 @@ def _decide_batch(
         state, first = state.rows(running), first + count
         run.keep(running)
     return Outcomes(stops, computed, run.work)
-
-
-def judge_evidence(
-    calibrated: CalibratedRule, evidence: NDArray[Any]
-) -> Callable[[Index, Integers, State], Verdict]:
-    """A function that judges some of the spike counts or logits (n, K, C)."""
-    return lambda index, where, state: calibrated.step(
-        index, log_softmax(evidence[where].astype(np.float64)), state
-    )
 
 
 def _length(inputs: Inputs, steps: int | None) -> int:

@@ -27,7 +27,7 @@ from agreestop.decide.checkpoints import Index, State, Verdict, in_rounds, run_r
 from agreestop.decide.decisions import Decision
 from agreestop.decide.scores import as_log_confidence
 
-from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps, judge_evidence
+from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .inputs import check_events
 from .live import LiveSession
 from .prefilter import can_prefilter_on_cpu, prefilter_for
@@ -120,35 +120,28 @@ class Steps:
 
 
 @final
+@dataclass(eq=False, slots=True)
 class LiveInput:
     """One input of a `LiveBatch`: the number of steps, or of log-confidences, that it has had,
     and its decision once there is one.
+
+    ended     the checkpoint before which its end was judged
+    kind      what is pushed to it, one of KINDS; empty before the first push
+    last      its last log-confidences
+    separate  its own session, where it is not computed with the others
     """
 
-    __slots__ = (
-        "decision",
-        "ended",
-        "failed",
-        "fresh",
-        "group",
-        "kind",
-        "last",
-        "number",
-        "separate",
-        "slot",
-        "time",
-    )
-
-    def __init__(
-        self, number: int, slot: int, group: ArrayLike | None, fresh: bool = False
-    ) -> None:
-        self.number, self.slot, self.group, self.fresh, self.time = number, slot, group, fresh, 0
-        self.ended = 0  # the checkpoint before which its end was judged
-        self.decision: Decision | None = None
-        self.failed: InputError | None = None
-        self.kind = ""  # what is pushed to it, one of KINDS; empty before the first push
-        self.last: Floats | None = None  # its last log-confidences
-        self.separate: LiveSession | Session | None = None
+    number: int
+    slot: int
+    group: ArrayLike | None
+    fresh: bool = False
+    time: int = 0
+    ended: int = 0
+    decision: Decision | None = None
+    failed: InputError | None = None
+    kind: str = ""
+    last: Floats | None = None
+    separate: LiveSession | Session | None = None
 
     @property
     def scored(self) -> bool:
@@ -474,10 +467,6 @@ class LiveBatch:
             return
         used, inputs = np.unique(slots[left], return_inverse=True)
 
-        def judge_scores(index: Index, where: Integers, state: State) -> Verdict:
-            confidence = np.ascontiguousarray(evidence[where], dtype=np.float64)
-            return calibrated.step(index, confidence, state)
-
         def note(where: Integers, index: Index, verdict: Verdict) -> None:
             for at in np.flatnonzero(verdict.stop).tolist():
                 row, reached = rows[where[at]], index if isinstance(index, int) else int(index[at])
@@ -486,7 +475,7 @@ class LiveBatch:
                     results[source[where[at]]] = row.decision
 
         state, _ = run_rounds(
-            judge_scores if scored else judge_evidence(calibrated, evidence),
+            calibrated.judge_some(evidence, scored),
             cast(State, self._state).rows(used),
             in_rounds(looks[left], inputs, left),
             note,

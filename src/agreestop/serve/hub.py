@@ -34,7 +34,6 @@ from agreestop.engines.early_stopping import DEFAULTS, RunOptions
 from agreestop.engines.live_batch import LiveBatch
 from agreestop.engines.protocol import Engine
 
-from .computing import Computing, Progress, Result
 from .limits import Limits
 from .metrics import Metrics
 from .protocol import (
@@ -50,7 +49,7 @@ from .protocol import (
     write,
     write_decision,
 )
-from .sessions import MESSAGE_COST, Connection, Session, Work
+from .sessions import MESSAGE_COST, Computing, Connection, Progress, Result, Session, Work
 from .watch import Watch
 
 QUEUED_BYTES = 256 << 20  # of all clients

@@ -34,7 +34,6 @@ from agreestop.common import Booleans, Integers, cores
 from agreestop.decide.checkpoints import Index, Stops, Verdict, in_rounds, run_rounds
 from agreestop.events.container import Events, Inputs
 
-from ..early_stopping import judge_evidence
 from ..inputs import dense_step
 from ..prefilter import Prefilter
 from ..protocol import Outcomes, joined
@@ -297,7 +296,7 @@ class _Queue:
 
         index = np.searchsorted(self._times, times[found_at])
         _, running = run_rounds(
-            judge_evidence(calibrated, counts),
+            calibrated.judge_some(counts),
             calibrated.start(len(inputs)),
             in_rounds(index, found_at // LOOKS, found_at),
             note,
