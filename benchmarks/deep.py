@@ -31,7 +31,7 @@ from typing import Any, cast
 import torch
 
 from agreestop.common import InputError, make_folder
-from agreestop.engines.early_stopping import EarlyRun, decide_early
+from agreestop.engines.early_stopping import EarlyRun, RunOptions, decide_early
 from agreestop.ensembles.images import ImageRecipe, ImageTraining
 from agreestop.ensembles.streams import StreamRecipe, StreamTraining
 from agreestop.ensembles.training import TrainableMembers
@@ -125,7 +125,7 @@ def bench_case(case: DeepCase, prepared: PreparedCase, peers: DeepPeers, rivals:
         return [replace(compared(r, others), wanted=WANTED.get((device, r.work))) if r.system == OURS else r for r in records]
 
     def decide(rule: EarlyRule, inputs: Any, together: int, chunk: int | None) -> Callable[[], EarlyRun]:
-        return lambda: decide_early(prepared.engine, rule.calibrated, inputs, together, chunk, any_engine=True, steps=case.held)
+        return lambda: decide_early(prepared.engine, rule.calibrated, inputs, RunOptions(together, chunk, any_engine=True, steps=case.held))
 
     def peer_decides(steps: int) -> Callable[[Peer, DeepForm], Callable[[], object]]:
         def make(peer: Peer, form: DeepForm) -> Callable[[], object]:

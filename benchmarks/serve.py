@@ -174,7 +174,7 @@ def in_one_process(
     packed: int,
 ) -> float:
     """Session-steps a second of `LiveBatch` without a server: the next steps of all sessions in one call."""
-    batch = LiveBatch(rule, ensemble.engine, len(rows), ensemble_digest=ensemble.digest)
+    batch = LiveBatch(rule, ensemble.engine, len(rows), ensemble.options())
     running = {batch.open(number): row for number, row in enumerate(rows)}
     total, time, began = 0.0, 0, perf_counter()
     while running:

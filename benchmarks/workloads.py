@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from agreestop.common import Booleans, Integers
-from agreestop.engines.early_stopping import EarlyRun, decide_early
+from agreestop.engines.early_stopping import EarlyRun, RunOptions, decide_early
 from agreestop.engines.live import LiveSession
 from agreestop.ensembles.streams import StreamRecipe, StreamTraining
 from agreestop.ensembles.training import TrainableMembers
@@ -103,7 +103,7 @@ def bench_decisions(prepared: PreparedMembers, peers: Peers, name: str, inputs: 
         return lambda: [ensemble.decide(part) for part in prepared]
 
     def decide(rule: EvaluatedRule, chunk: int | None) -> Callable[[], EarlyRun]:
-        return lambda: decide_early(engine, rule.calibrated, events, batch, chunk, any_engine=True)
+        return lambda: decide_early(engine, rule.calibrated, events, RunOptions(batch, chunk, any_engine=True))
 
     systems = [ours("decide-full", f"{engine.name} engine, the rule at every step", decide(prepared.rule, plan.steps), len(inputs))]
     rules = {"decide-early": ("stops with AgreeStop", prepared.rule)} if early else {}
@@ -136,7 +136,7 @@ def bench_streams(prepared: PreparedMembers, peers: Peers, name: str, inputs: Bo
         lives[:] = [engine.live() for _ in events]
 
     def prepare_sessions() -> None:
-        sessions[:] = [LiveSession(engine, calibrated, any_engine=True) for _ in events]
+        sessions[:] = [LiveSession(engine, calibrated, options=RunOptions(any_engine=True)) for _ in events]
 
     def push() -> None:
         for live, one in zip(lives, events, strict=True):

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 import agreestop as ag
 from agreestop.common import Booleans
 from agreestop.engines.dense import Dense
-from agreestop.engines.early_stopping import decide_early, run_counted
+from agreestop.engines.early_stopping import RunOptions, decide_early, run_counted
 from agreestop.engines.gpu import continuous_batching as batching
 from agreestop.engines.gpu.engine import Fused
 from agreestop.engines.prefilter import Prefilter, prefilter_for
@@ -52,7 +52,7 @@ def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float) -> None:
     expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)), every)
     assert len(np.unique(expected.stop_index)) > 1
     for chunk in (None, 7):
-        run = decide_early(engine, calibrated, inputs, batch_size=5, chunk=chunk)
+        run = decide_early(engine, calibrated, inputs, RunOptions(batch_size=5, chunk=chunk))
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)
 
@@ -63,9 +63,9 @@ def test_spikes_that_are_computed_as_bits_are_decided_on_alike(monkeypatch: pyte
     engine, (known, labels), (inputs, _) = fused(), events(60, 0), events(9, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
     calibrated = ag.AgreeStop(0.35, tuple(range(1, 21)), 2).calibrate(scores, labels)
-    expected = decide_early(engine, calibrated, inputs, batch_size=5)
+    expected = decide_early(engine, calibrated, inputs, RunOptions(batch_size=5))
     monkeypatch.setattr(batching, "frames_dtype", lambda inputs, device: torch.float16)
-    found = decide_early(fused(), calibrated, ag.events.Events.from_dense(inputs), batch_size=5)
+    found = decide_early(fused(), calibrated, ag.events.Events.from_dense(inputs), RunOptions(batch_size=5))
     np.testing.assert_array_equal(found.decisions.stop_index, expected.decisions.stop_index)
     np.testing.assert_array_equal(found.decisions.sets, expected.decisions.sets)
     np.testing.assert_array_equal(found.computed, expected.computed)
@@ -100,9 +100,9 @@ def test_rows_that_the_rule_does_not_stop_run_again(monkeypatch: pytest.MonkeyPa
     engine, every = fused(), tuple(range(1, 21))
     (known, labels), (inputs, _) = events(60, 0), events(5, 1)
     calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
-    strict = decide_early(engine, calibrated, inputs, 4)
+    strict = decide_early(engine, calibrated, inputs, RunOptions(4))
     monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.KERNEL_SLACK", 0.2)
-    lax = decide_early(fused(), calibrated, inputs, 4)
+    lax = decide_early(fused(), calibrated, inputs, RunOptions(4))
     np.testing.assert_array_equal(lax.decisions.stop_index, strict.decisions.stop_index)
     np.testing.assert_array_equal(lax.decisions.sets, strict.decisions.sets)
     assert lax.computed.sum() > strict.computed.sum()
@@ -117,7 +117,7 @@ def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, slot
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(19), axis=1))
     calibrated = ag.AgreeStop(0.35, every, 2).calibrate(scores, labels)
     expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(19), axis=1)))
-    run = decide_early(engine, calibrated, inputs[:, :19], slots, chunk)
+    run = decide_early(engine, calibrated, inputs[:, :19], RunOptions(slots, chunk))
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
     np.testing.assert_array_equal(run.decisions.sets, expected.sets)
     steps = chunk or 16  # the length of a segment
@@ -138,7 +138,7 @@ def test_events_are_decided_as_their_dense_form(values: bool, monkeypatch: pytes
     for block in (1000,) if values else (1 << 31, 1000):
         monkeypatch.setattr(batching, "BLOCK_BYTES", block)
         for form in (given, ag.events.Events.from_dense(given)):
-            run = decide_early(engine, calibrated, form, batch_size=4)
+            run = decide_early(engine, calibrated, form, RunOptions(batch_size=4))
             np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
             np.testing.assert_array_equal(run.decisions.sets, expected.sets)
     if not values:
@@ -188,12 +188,12 @@ def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str
     decisions = calibrated.decide(scores)
     assert len(np.unique(decisions.stop_index)) > 1
     for given in (inputs, ag.events.Events.from_dense(inputs)):
-        early = decide_early(engine, calibrated, given, batch_size=5)
+        early = decide_early(engine, calibrated, given, RunOptions(batch_size=5))
         np.testing.assert_array_equal(early.decisions.stop_index, decisions.stop_index)
         np.testing.assert_array_equal(early.decisions.sets, decisions.sets)
         assert (early.computed >= np.minimum(2 * (decisions.stop_index // 2 + 1), 12)).all()
     held = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(images).advance(12), axis=1)))
-    np.testing.assert_array_equal(decide_early(engine, calibrated, images, 5, steps=12).decisions.sets, held.sets)
+    np.testing.assert_array_equal(decide_early(engine, calibrated, images, RunOptions(5, steps=12)).decisions.sets, held.sets)
     run = engine.begin(inputs)
     run.advance(1)
     with pytest.raises(ag.InputError, match="counted from the first step"):
@@ -218,7 +218,7 @@ def test_the_first_members_of_a_schedule_run_in_slots_and_the_others_only_where_
     few = expected.stop_members == 1
     assert 2 <= few.sum() <= 12 and len(np.unique(expected.stop_index[few])) > 1 and len(np.unique(expected.stop_members)) == 3
     for given, chunk in ((inputs, None), (ag.events.Events.from_dense(inputs), 3), (inputs, 8)):
-        early = decide_early(engine, calibrated, given, batch_size=5, chunk=chunk)
+        early = decide_early(engine, calibrated, given, RunOptions(batch_size=5, chunk=chunk))
         np.testing.assert_array_equal(early.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(early.decisions.sets, expected.sets)
         np.testing.assert_array_equal(early.decisions.best, expected.best)
@@ -245,7 +245,7 @@ def test_a_long_chunk_ends_where_it_should_and_slots_are_reused() -> None:
     calibrated = ag.AgreeStop(0.35, every, 2).calibrate(scores, labels)
     expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(40), axis=1)))
     for order in (slice(None), slice(None, None, -1)):  # the second order has negative strides
-        run = decide_early(engine, calibrated, inputs[order], 4, 20)
+        run = decide_early(engine, calibrated, inputs[order], RunOptions(4, 20))
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index[order])
         np.testing.assert_array_equal(run.computed, np.where(expected.stop_index[order] < 20, 20, 40))
 
@@ -277,7 +277,7 @@ def test_no_more_are_computed_together_than_allowed(chunk: int | None, monkeypat
     monkeypatch.setattr(batching._SlotGroup, "start", starting)
     monkeypatch.setattr(batching._SlotGroup, "finish", finishing)
     monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.KERNEL_SLACK", 0.1)  # some inputs run again
-    run = decide_early(fused(), calibrated, inputs, 4, chunk)
+    run = decide_early(fused(), calibrated, inputs, RunOptions(4, chunk))
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
     np.testing.assert_array_equal(run.decisions.sets, expected.sets)
     to_end = chunk in (20, 10007)

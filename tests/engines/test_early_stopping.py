@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 import agreestop as ag
 from agreestop.common import Booleans, Integers
 from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import decide_early, measure_saving, run_counted, run_to_end, score
+from agreestop.engines.early_stopping import RunOptions, decide_early, measure_saving, run_counted, run_to_end, score
 from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import CHUNK_STEPS, CountingPass, Engine
 from agreestop.events.container import Events
@@ -88,7 +88,7 @@ def test_early_decisions_are_those_of_the_full_scores(label: str, name: str, kin
     expected = calibrated.decide(scores_to_the_end(engine, inputs), EVERY, first=0)
     assert len(np.unique(expected.stop_index)) > 1
     for chunk in (1, 5, STEPS):
-        run = decide_early(engine, calibrated, inputs, batch_size=17, chunk=chunk, first=0)
+        run = decide_early(engine, calibrated, inputs, RunOptions(batch_size=17, chunk=chunk, first=0))
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)
         assert (run.computed >= expected.stop_time).all()
@@ -166,7 +166,7 @@ def test_another_engine_than_calibrated_with_is_refused_unless_allowed() -> None
     calibrated = replace(RULES["AgreeStop"].calibrate(scores_to_the_end(engine, inputs), labels), engine="event-driven")
     with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven"):
         decide_early(engine, calibrated, inputs)
-    assert len(decide_early(engine, calibrated, inputs, any_engine=True).decisions) == 40
+    assert len(decide_early(engine, calibrated, inputs, RunOptions(any_engine=True)).decisions) == 40
 
 
 def test_the_time_that_early_stopping_saves_is_measured() -> None:
@@ -217,7 +217,7 @@ def test_rows_that_a_rule_was_tuned_on_are_recognised_and_class_names_are_kept()
     tuning, tuning_labels = some_inputs(40, 5)
     known, labels = some_inputs(40)
     risk = ag.TopMass.fit(score(engine, tuning, tuning_labels))
-    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=risk).calibrate(score(engine, known, labels, names, ensemble_digest="abc"))
+    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=risk).calibrate(score(engine, known, labels, names, options=RunOptions(digest="abc")))
     assert (calibrated.engine, calibrated.ensemble_digest, calibrated.class_names) == ("dense", "abc", names)
     new, _ = some_inputs(10, 1)
     fresh = decide_early(engine, calibrated, new).decisions
@@ -228,8 +228,8 @@ def test_rows_that_a_rule_was_tuned_on_are_recognised_and_class_names_are_kept()
         with pytest.raises(ag.InputError, match="tuning"):
             ag.evaluate(decisions, np.zeros(11, np.int64))
     with pytest.raises(ag.InputError, match="ensemble abc"):
-        decide_early(engine, calibrated, new, ensemble_digest="def")
-    assert len(decide_early(engine, calibrated, new, ensemble_digest="def", any_members=True).decisions) == 10
+        decide_early(engine, calibrated, new, RunOptions(digest="def"))
+    assert len(decide_early(engine, calibrated, new, RunOptions(digest="def", any_members=True)).decisions) == 10
     swapped, few = (Events.from_dense(new, classes=given) for given in ((*names[1::-1], *names[2:]), names[:3]))
     with pytest.raises(ag.InputError, match="class 'east' where the rule"):
         decide_early(engine, calibrated, swapped)
@@ -251,7 +251,7 @@ def test_sparse_inputs_give_what_dense_inputs_give(name: str) -> None:
     assert sparse.classes == ("a", "b", "c", "d") and sparse.times == EVERY and sparse.engine == name
     calibrated = RULES["AgreeStop"].calibrate(sparse)
     np.testing.assert_array_equal(
-        decide_early(engine, calibrated, events, 7).decisions.sets, decide_early(engine, calibrated, inputs).decisions.sets
+        decide_early(engine, calibrated, events, RunOptions(7)).decisions.sets, decide_early(engine, calibrated, inputs).decisions.sets
     )
 
 
@@ -261,12 +261,12 @@ def test_inputs_may_have_one_axis_and_images_are_held(name: str) -> None:
     engine = ENGINES[name](SpikingNetwork(settings, torch.Generator().manual_seed(1), deviation=0.6).eval())
     rng = np.random.default_rng(0)
     images, labels = rng.random((40, 1, 12), dtype=np.float32), rng.integers(CLASSES, size=40)
-    held = score(engine, images, labels, steps=STEPS)
+    held = score(engine, images, labels, options=RunOptions(steps=STEPS))
     repeated = score(engine, np.repeat(images, STEPS, axis=1), labels)
     np.testing.assert_array_equal(held.log_confidence, repeated.log_confidence)
     calibrated = ag.AgreeStop(0.5, EVERY, 2).calibrate(held)
     np.testing.assert_array_equal(
-        decide_early(engine, calibrated, images, steps=STEPS).decisions.stop_index, calibrated.decide(held).stop_index
+        decide_early(engine, calibrated, images, RunOptions(steps=STEPS)).decisions.stop_index, calibrated.decide(held).stop_index
     )
 
 
@@ -301,7 +301,7 @@ def test_own_modules_stop_early(label: str, output: str) -> None:
     np.testing.assert_array_equal(scores.log_confidence, ag.log_confidence(evidence))
     calibrated = replace(RULES[label], target=0.5).calibrate(scores.rows(slice(0, 50)))  # type: ignore[type-var]
     expected = calibrated.decide(scores.rows(slice(50, 90)))
-    run = decide_early(engine, calibrated, inputs[50:], batch_size=13, chunk=5)
+    run = decide_early(engine, calibrated, inputs[50:], RunOptions(batch_size=13, chunk=5))
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
     np.testing.assert_array_equal(run.decisions.sets, expected.sets)
     assert engine.output == output and len(np.unique(run.computed)) > 1
@@ -325,7 +325,7 @@ def test_draws_for_an_input_follow_from_its_number_alone() -> None:
     np.testing.assert_array_equal(run.operations.emitted[4], run_counted(engine.draw(4), inputs[:1]).operations.emitted[0])
     calibrated = ag.DCSNN(0.5, EVERY, 2).calibrate(ag.log_confidence(np.cumsum(whole, axis=1)), labels)
     expected = calibrated.decide(ag.log_confidence(np.cumsum(whole, axis=1)))
-    np.testing.assert_array_equal(decide_early(engine, calibrated, inputs, 4, 5).decisions.stop_index, expected.stop_index)
+    np.testing.assert_array_equal(decide_early(engine, calibrated, inputs, RunOptions(4, 5)).decisions.stop_index, expected.stop_index)
     for number in (0, 5):
         live = engine.live(number)
         counts = [live.push(frame=frame) for frame in inputs[0]]
@@ -412,12 +412,12 @@ def test_counts_that_are_none_are_refused(wrong: Any) -> None:
     engine, inputs = Dense(network("fully-connected")), some_inputs(5)[0]
     calibrated = calibrated_on(engine)
     for name, verb in (
-        ("batch_size", lambda: decide_early(engine, calibrated, inputs, batch_size=wrong)),
-        ("batch_size", lambda: score(engine, inputs, batch_size=wrong)),
+        ("batch_size", lambda: decide_early(engine, calibrated, inputs, RunOptions(batch_size=wrong))),
+        ("batch_size", lambda: score(engine, inputs, options=RunOptions(batch_size=wrong))),
         ("batch_size", lambda: run_to_end(engine, inputs, wrong)),
-        ("chunk", lambda: decide_early(engine, calibrated, inputs, chunk=wrong)),
-        ("steps", lambda: score(engine, inputs[:, :1], steps=wrong)),
-        ("steps", lambda: decide_early(engine, calibrated, inputs[:, :1], steps=wrong)),
+        ("chunk", lambda: decide_early(engine, calibrated, inputs, RunOptions(chunk=wrong))),
+        ("steps", lambda: score(engine, inputs[:, :1], options=RunOptions(steps=wrong))),
+        ("steps", lambda: decide_early(engine, calibrated, inputs[:, :1], RunOptions(steps=wrong))),
     ):
         with pytest.raises(ag.InputError, match=f"{name} is {wrong!r}: give an integer of at least 1"):
             verb()
@@ -426,13 +426,13 @@ def test_counts_that_are_none_are_refused(wrong: Any) -> None:
 def test_inputs_of_one_step_are_held_as_images_and_it_is_said() -> None:
     engine, images = Dense(network("fully-connected")), some_inputs(5)[0][:, :1]
     calibrated = calibrated_on(engine)
-    expected = calibrated.decide(score(engine, images, steps=STEPS))
-    found = decide_early(engine, calibrated, images, steps=STEPS).decisions
+    expected = calibrated.decide(score(engine, images, options=RunOptions(steps=STEPS)))
+    found = decide_early(engine, calibrated, images, RunOptions(steps=STEPS)).decisions
     np.testing.assert_array_equal(found.sets, expected.sets)
     with pytest.warns(UserWarning, match=f"held for {STEPS}: give steps={STEPS} if they are images"):
         np.testing.assert_array_equal(decide_early(engine, calibrated, images).decisions.sets, expected.sets)
     with pytest.raises(ag.InputError, match="last checkpoint is step 24"):
-        decide_early(engine, calibrated, images, steps=10)
+        decide_early(engine, calibrated, images, RunOptions(steps=10))
 
 
 def test_a_rule_that_is_not_calibrated_is_refused() -> None:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import decide_early, score
+from agreestop.engines.early_stopping import RunOptions, decide_early, score
 from agreestop.engines.live import LiveSession
 from agreestop.engines.live_batch import LiveBatch, Push, Steps
 from agreestop.engines.protocol import Engine
@@ -119,7 +119,7 @@ def test_another_engine_than_calibrated_with_is_refused_unless_allowed() -> None
     calibrated = replace(RULES["AgreeStop"].calibrate(score(engine, known, truth)), engine="event-driven")
     with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven"):
         LiveSession(engine, calibrated)
-    assert LiveSession(engine, calibrated, any_engine=True).push([]) is None
+    assert LiveSession(engine, calibrated, options=RunOptions(any_engine=True)).push([]) is None
 
 
 def test_sessions_are_numbered_and_fresh_members_follow_the_number() -> None:
@@ -127,11 +127,11 @@ def test_sessions_are_numbered_and_fresh_members_follow_the_number() -> None:
     inputs, labels = np.repeat(some_inputs(1)[0], 20, axis=0), np.arange(20) % 4
     engine = FreshMembers(posterior, (3,))
     scores = score(engine, inputs, labels)
-    np.testing.assert_array_equal(score(engine, inputs, batch_size=3).log_confidence, scores.log_confidence)
+    np.testing.assert_array_equal(score(engine, inputs, options=RunOptions(batch_size=3)).log_confidence, scores.log_confidence)
     calibrated = ag.AgreeStop(0.5, EVERY, 2).calibrate(scores)
     expected = decide_early(engine, calibrated, inputs).decisions
     assert len(np.unique(expected.stop_index)) > 2
-    in_batches = decide_early(engine, calibrated, inputs, batch_size=3).decisions
+    in_batches = decide_early(engine, calibrated, inputs, RunOptions(batch_size=3)).decisions
     np.testing.assert_array_equal(in_batches.stop_index, expected.stop_index)
     for row in range(4):
         session = LiveSession(engine, calibrated)

@@ -11,10 +11,11 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
+from agreestop.decide.checkpoints import in_rounds
 from agreestop.engines.early_stopping import score
 from agreestop.engines.inputs import check_events
 from agreestop.engines.live import LiveSession
-from agreestop.engines.live_batch import LiveBatch, LiveInput, Push, Steps, _rounds
+from agreestop.engines.live_batch import LiveBatch, LiveInput, Push, Steps
 from agreestop.engines.protocol import Engine
 from tests.decide.strategies import parts_of_state, uniforms_of
 from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, network, some_inputs
@@ -202,17 +203,19 @@ def test_steps_are_refused_as_one_by_one() -> None:
     assert len(found) >= 4, "steps of every kind were tried"
 
 
-def test_rounds_hold_every_position_once_and_those_of_a_slot_in_order() -> None:
+def test_rounds_hold_every_place_once_and_those_of_an_input_in_order() -> None:
     rng = np.random.default_rng(0)
     for n in (0, 1, 7, 200):
-        slots, left = rng.integers(5, size=n), np.flatnonzero(rng.random(n) < 0.8)
-        rounds = _rounds(slots, left)
-        assert sorted(position for one in rounds for position in one.tolist()) == left.tolist()
-        assert all(len(set(slots[one].tolist())) == len(one) for one in rounds)
-        for slot in range(5):
-            order = [position for one in rounds for position in one.tolist() if slots[position] == slot]
-            assert order == sorted(order)
-    assert len(_rounds(np.zeros(1000, np.int64), np.arange(1000))) == 1000
+        inputs, index, where = rng.integers(5, size=n), rng.integers(3, size=n), rng.permutation(n)
+        rounds = list(in_rounds(index, inputs, where))
+        assert sorted(place for _, _, places in rounds for place in places.tolist()) == list(range(n))
+        assert all(len(set(some.tolist())) == len(some) for _, some, _ in rounds)
+        for one in range(5):
+            order = [place for _, some, places in rounds for place in places[some == one].tolist()]
+            assert order == where[inputs == one].tolist()
+        for at, _, places in rounds:
+            assert (index[np.argsort(where)][places] == at).all()
+    assert len(list(in_rounds(*np.zeros((3, 1000), np.int64)))) == 1000
 
 
 def test_an_input_costs_nothing_for_the_other_slots() -> None:
@@ -238,7 +241,7 @@ def test_an_input_costs_nothing_for_the_other_slots() -> None:
     assert taken[20_000] < 1.5 * taken[100] + 10_000
     before = calibrated.start(20_000, 0, calibrated.find_groups(None, 20_000))
     tracemalloc.start()
-    before.put(np.array([0]), calibrated.start(1, 0, calibrated.find_groups(None, 1)))  # the control: a copy for every input
+    before.rows(np.arange(20_000))  # the control: a copy for every input
     assert tracemalloc.get_traced_memory()[1] > size
     tracemalloc.stop()
 

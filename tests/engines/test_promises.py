@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag
-from agreestop.engines.early_stopping import decide_early, score
+from agreestop.engines.early_stopping import RunOptions, decide_early, score
 from agreestop.engines.live import LiveSession
 from agreestop.engines.prefilter import prefilter_for
 from tests.engines.test_early_stopping import ENGINES, STEPS, network, some_inputs
@@ -52,7 +52,7 @@ def test_engines_and_live_inputs_are_decided_as_scores(kind: str, name: str) -> 
     expected = calibrated.decide(score(engine, inputs), groups=groups)
     assert len(np.unique(expected.stop_index)) > 2 and (expected.stop_index < STEPS - 1).sum() > 3
     for chunk in (1, 7, None):
-        run = decide_early(engine, calibrated, inputs, batch_size=10, chunk=chunk, groups=groups).decisions
+        run = decide_early(engine, calibrated, inputs, RunOptions(batch_size=10, chunk=chunk, groups=groups)).decisions
         for part in ("stop_index", "sets", "best", "block", "groups", "first_risk"):
             np.testing.assert_equal(getattr(run, part), getattr(expected, part), err_msg=part)
         assert [note for note in run.notes if "group" in note] == [note for note in expected.notes if "group" in note]

@@ -199,7 +199,7 @@ def test_a_message_is_cut_into_steps_by_what_they_cost() -> None:
 
 def test_every_client_has_a_share_of_every_tick(served: Served) -> None:
     async def check() -> None:
-        one_hub = Hub(served.rule, served.ensemble.engine, ensemble_digest=served.ensemble.digest, input_shape=(2, 4, 4))
+        one_hub = Hub(served.rule, served.ensemble.engine, input_shape=(2, 4, 4), options=served.ensemble.options())
         await one_hub.start()
         for task in one_hub._tasks:  # nothing is computed here
             task.cancel()

@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 import agreestop as ag
 from agreestop.serve import AsyncClient, Client
-from agreestop.serve.client_session import read_welcome
+from agreestop.serve.client import read_welcome
 from agreestop.serve.protocol import SUBPROTOCOL
 
 WRONG_ANSWERS = {

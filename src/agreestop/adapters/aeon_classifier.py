@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from agreestop.common import Booleans, InputError, needs
 from agreestop.common.levels import Target
-from agreestop.decide.checkpoints import State, Stops
+from agreestop.decide.checkpoints import State, Stops, run_rounds
 from agreestop.decide.decisions import Decisions
 
 from .estimators import EarlyClassifier, RuleMaker
@@ -93,17 +93,10 @@ class AeonEarlyClassifier(BaseEarlyClassifier):  # type: ignore[misc]
                 f"X has {X.shape[2]} times: the next checkpoint is "
                 f"{early.checkpoints_[min(first, reached)]}, so give more."
             )
-        stops, active = Stops.empty(len(X), len(early.classes_)), np.arange(len(X))
-        decided = np.zeros(len(X), dtype=bool)
-        for index in range(first, reached):
-            if len(active):
-                verdict = early.rule_.step(
-                    index, early._confidence(early.models_, index, X[active])[:, None], state
-                )
-                stops.put(active, index, verdict)
-                decided[active[verdict.stop]] = True
-                active, state = active[~verdict.stop], verdict.state.rows(~verdict.stop)
-        self._state, self._next = state, reached
+        stops, every = Stops.empty(len(X), len(early.classes_)), np.arange(len(X))
+        rounds = ((index, every, every) for index in range(first, reached))
+        state, running = run_rounds(early._judge(X), state, rounds, stops.put)
+        self._state, self._next, decided = state.rows(running), reached, ~running
         last = np.where(decided, stops.index, reached - 1)
         self.state_info = np.column_stack(
             [last, decided, stops.best, np.array(early.checkpoints_)[last]]

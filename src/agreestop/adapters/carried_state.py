@@ -172,6 +172,10 @@ class OneStep:
         vars(self._module).update(self._own)
 
 
+def _clear(module: "CarriedState", *_: Any) -> None:
+    module.clear()
+
+
 @final
 class CarriedState(nn.Module):
     """A network with the carriers of its state, in the form `(x_t, state) -> (output, state)`.
@@ -202,6 +206,8 @@ class CarriedState(nn.Module):
         self._states_needed = max(
             (index + 1 for index, needed in enumerate(stateful) if needed), default=0
         )
+        # the networks of some libraries count their state among their tensors
+        self.register_state_dict_pre_hook(_clear)  # type: ignore[no-untyped-call]
         self.clear()
 
     def clear(self) -> None:

@@ -286,20 +286,19 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Only series that have not stopped are shown to a model.
         """
-        series = self._series(X)
-        rule = self.rule_
-
-        def judge(index: int, active: Integers, state: State) -> Verdict:
-            return rule.step(
-                index, self._confidence(self.models_, index, series[active])[:, None], state
-            )
-
+        series, rule = self._series(X), self.rule_
         stops = run_checkpoints(
-            judge, rule.start(len(series)), len(self.checkpoints_), len(self.classes_)
+            self._judge(series), rule.start(len(series)), len(self.checkpoints_), len(self.classes_)
         )
         ids, rows = input_ids(series), self.training_rows_
         return rule.decisions(
             stops, ids, training=Overlap.of("training", "ids", rows.find(ids), rows.chance)
+        )
+
+    def _judge(self, series: Floats) -> Callable[[int, Integers, State], Verdict]:
+        """A function that runs the models on some series at a checkpoint and judges them."""
+        return lambda index, active, state: self.rule_.step(
+            index, self._confidence(self.models_, index, series[active])[:, None], state
         )
 
     def scores(self, X: ArrayLike, y: ArrayLike | None = None) -> Scores:

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from agreestop.common import InputError
 from agreestop.engines.dense import Dense
-from agreestop.networks.digests import network_digest, source_of
+from agreestop.networks.digests import source_of
 from agreestop.networks.modules import BatchAxis, ModuleMembers
 
-from .carried_state import CarriedState
 from .engine import AdaptedEngine
 
 Init = Callable[[Any, int], Any]
@@ -95,16 +94,7 @@ def engine_of(
                 "device=."
             )
         device = found.pop() if found else "cpu"
-    engine = Dense(members, device)
-
-    def digest() -> str:
-        for module in modules:
-            if isinstance(module, CarriedState):
-                # the networks of some libraries count their state among their tensors
-                module.clear()
-        return network_digest(members)
-
-    return AdaptedEngine(engine, digest, members)
+    return AdaptedEngine(Dense(members, device), members)
 
 
 @final

@@ -10,7 +10,6 @@ from agreestop.common import InputError
 from agreestop.engines.dense import Dense
 from agreestop.engines.protocol import Engine
 from agreestop.engines.side_by_side import SideBySide
-from agreestop.networks.digests import network_digest
 from agreestop.networks.graphs import GraphNetwork
 from agreestop.networks.modules import ModuleMembers
 
@@ -87,8 +86,7 @@ def from_nir(
             "change one of them."
         )
     members = ModuleMembers(networks, outputs[0], networks[0].input_shape)
-    digest = network_digest(members)
-    return AdaptedEngine(_choose(networks, members, engine), lambda: digest, members)
+    return AdaptedEngine(_choose(networks, members, engine), members)
 
 
 def _choose(networks: Sequence[GraphNetwork], members: ModuleMembers, name: str) -> Engine:

@@ -26,6 +26,7 @@ from agreestop.common import (
 from agreestop.common.levels import UNIT, UNITS, in_words, quantile_rank
 
 from .checkpoints import Index, Policy, State, Stops, Verdict, run_checkpoints
+from .confidence import log_softmax
 from .decisions import Decision, Decisions
 from .leakage import (
     Overlap,
@@ -339,17 +340,37 @@ class CalibratedRule(KeptInFiles):
 
         return run_checkpoints(judge, state, len(columns), self.classes)
 
-    def decision(self, index: int, verdict: Verdict, number: int | None = None) -> Decision:
-        """The decision of one input that stops at checkpoint `index`; `number`: of its stream."""
+    def judge_some(
+        self, evidence: NDArray[Any], scored: bool = False
+    ) -> Callable[[Index, Integers, State], Verdict]:
+        """A function for `run_rounds` that judges some of the spike counts or logits (n, K, C).
+
+        scored: they are log-confidences.
+        """
+
+        def judge(index: Index, where: Integers, state: State) -> Verdict:
+            chosen = np.ascontiguousarray(evidence[where], dtype=np.float64)
+            return self.step(index, chosen if scored else log_softmax(chosen), state)
+
+        return judge
+
+    def decision(
+        self, index: int, verdict: Verdict, number: int | None = None, row: int = 0
+    ) -> Decision:
+        """The decision of the input in a row of the verdict at checkpoint `index`.
+
+        number: of its stream.
+        """
         state, gated = verdict.state, self.rule.terms.block_names is not None
-        risk = None if state.first_risk is None else float(state.first_risk[0])
-        block = int(state.block[0]) if gated and state.block is not None else None
-        answer = verdict.sets[0] if self.rule.terms.has_classes else verdict.sets[0, :1]
+        risk = None if state.first_risk is None else float(state.first_risk[row])
+        block = int(state.block[row]) if gated and state.block is not None else None
+        found = verdict.sets[row]
+        answer = found if self.rule.terms.has_classes else found[:1]
+        answered = bool(found.any()) or not self.rule.terms.abstains
         known = answer, self.checkpoints, self.class_names, risk, block, self.members
-        answered = bool(verdict.sets.any()) or not self.rule.terms.abstains
-        interval = () if state.interval is None else (None, *state.interval[0].tolist())
+        interval = () if state.interval is None else (None, *state.interval[row].tolist())
         decision = Decision.of(index, *known, None, number, answered, *interval)
-        return decision.named_by(self.rule.terms.tree, verdict.sets[0])
+        return decision.named_by(self.rule.terms.tree, found)
 
     def decisions(
         self,
@@ -587,6 +608,14 @@ class CalibratedRule(KeptInFiles):
         return replace(self, policy=self.policy.moved(value), shortage="", adapted=True)
 
 
+def refuse_more(decision: Decision | None) -> None:
+    """Refuse to go on with an input that has its decision."""
+    if decision is not None:
+        raise InputError(
+            f"this input stopped at time {decision.time}: open a new session for the next input."
+        )
+
+
 class Session:
     """One input under watch, pushed one checkpoint at a time. `calibrated.stream()` opens one.
 
@@ -654,13 +683,7 @@ class Session:
         enough. For a `StopRule`, the risk, a number. For open answers the next sample, a string, in
         the order of request, with its cost and weight where calibration had them.
         """
-        if self.decision is not None:
-            raise InputError(
-                f"this input stopped at time {self.decision.time}: open a new session for the next "
-                "input."
-            )
-        if self._closed:
-            raise InputError("this session was closed: open a new session for the next input.")
+        self.check_open()
         calibrated = self._calibrated
         if self.history is not None:
             array = self.history.add(log_confidence, cost, weight)
@@ -688,6 +711,12 @@ class Session:
         self._state = verdict.state
         self.index += 1
         return self.decision
+
+    def check_open(self) -> None:
+        """Refuse to go on after the decision, or after `close`."""
+        refuse_more(self.decision)
+        if self._closed:
+            raise InputError("this session was closed: open a new session for the next input.")
 
     @property
     def first_risk(self) -> float | None:

@@ -23,7 +23,7 @@ it, so they cannot disagree.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import partial
@@ -153,11 +153,6 @@ class State:
         """The state of some of the inputs, by a mask or by their positions."""
         count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
         return type(self)(count, *(None if part is None else part[rows] for part in self._parts))
-
-    def put(self, rows: Integers, other: Self) -> Self:
-        """Copy with rows `rows` taken from `other`."""
-        copies = (None if part is None else part.copy() for part in self._parts)
-        return type(self)(self.count, *copies).overwrite(rows, other)
 
     def overwrite(self, rows: Integers, other: Self) -> Self:
         """Replace some rows in place. The state must own its arrays."""
@@ -328,21 +323,65 @@ class Stops:
                 array[done] = values[stop]
 
 
+At = TypeVar("At", int, Integers, Index)
+"""The checkpoint of a round: one for all of its inputs, or one for each."""
+
+
+def run_rounds(
+    judge: Callable[[At, Integers, State], Verdict],
+    state: State,
+    rounds: Iterable[tuple[At, Integers, Integers]],
+    note: Callable[[Integers, Index, Verdict], None],
+) -> tuple[State, Booleans]:
+    """Judge inputs round by round and leave out those that have stopped.
+
+    This loop judges batches, engines and live inputs. A round is (index, inputs, where): at which
+    checkpoint, which inputs, each once, and where their scores are. `judge(index, where, state)`
+    gives a verdict, and `note(where, index, verdict)` is told of it. Returns the state of all
+    inputs, and which still run.
+    """
+    state = state.rows(np.arange(len(state)))  # arrays of its own, which are overwritten
+    running = np.ones(len(state), dtype=bool)
+    for index, inputs, where in rounds:
+        left = running[inputs]
+        if not left.all():
+            inputs, where = inputs[left], where[left]
+            index = index if isinstance(index, int) else index[left]
+        if len(inputs):
+            verdict = judge(index, where, state.rows(inputs))
+            note(where, index, verdict)
+            state = state.overwrite(inputs, verdict.state)
+            running[inputs[verdict.stop]] = False
+    return state, running
+
+
+def in_rounds(
+    index: Integers, inputs: Integers, where: Integers
+) -> Iterator[tuple[Index, Integers, Integers]]:
+    """Rounds over inputs (n,) at checkpoints (n,), where those of an input come in their order.
+
+    They are sorted once, so many rounds cost no more for each than few.
+    """
+    order = np.argsort(inputs, kind="stable")
+    begins = np.flatnonzero(np.diff(inputs[order], prepend=-1))
+    # 0, 1, … for the checkpoints of each input
+    turn = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    by_turn = order[np.argsort(turn, kind="stable")]
+    for chosen in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]):
+        found = index[chosen]
+        same = len(found) and (found == found[0]).all()
+        yield int(found[0]) if same else found, inputs[chosen], where[chosen]
+
+
 def run_checkpoints(
     judge: Callable[[int, Integers, State], Verdict], state: State, checkpoints: int, classes: int
 ) -> Stops:
-    """Judge a batch checkpoint by checkpoint and drop the inputs that stop.
+    """Judge a batch checkpoint by checkpoint.
 
     `judge(index, active, state)` is called only with the inputs that are still running.
     """
-    stops, active = Stops.empty(len(state), classes), np.arange(len(state))
-    for index in range(checkpoints):
-        verdict = judge(index, active, state)
-        stops.put(active, index, verdict)
-        running = ~verdict.stop
-        active, state = active[running], verdict.state.rows(running)
-        if not len(active):
-            break
+    stops, every = Stops.empty(len(state), classes), np.arange(len(state))
+    run_rounds(judge, state, ((index, every, every) for index in range(checkpoints)), stops.put)
     return stops
 
 

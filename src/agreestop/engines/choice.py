@@ -19,7 +19,7 @@ from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
 from .dense import Dense, FreshMembers, check_network
-from .early_stopping import decide_early, score
+from .early_stopping import RunOptions, decide_early, score
 from .gpu.engine import Fused
 from .protocol import ENGINES, Engine
 
@@ -130,10 +130,11 @@ def lightest_engine(
     """
     full = choose_engine(network, "event-driven")
     _check_tuning_rows(full, calibrated, inputs)
-    reference = decide_early(full, calibrated, inputs, any_engine=True).decisions
+    options = RunOptions(any_engine=True)
+    reference = decide_early(full, calibrated, inputs, options).decisions
     for precision in LIGHT_PRECISIONS:
         engine = choose_engine(network, f"event-driven-{precision}")
-        decisions = decide_early(engine, calibrated, inputs, any_engine=True).decisions
+        decisions = decide_early(engine, calibrated, inputs, options).decisions
         if np.array_equal(decisions.stop_index, reference.stop_index) and np.array_equal(
             decisions.sets, reference.sets
         ):
@@ -158,7 +159,10 @@ def _check_tuning_rows(
     else:
         columns = [int(time) - 1 for time in calibrated.checkpoints]
         known = rows.are_among(
-            ScoredRows(score(engine, inputs, steps=columns[-1] + 1).log_confidence, columns)
+            ScoredRows(
+                score(engine, inputs, options=RunOptions(steps=columns[-1] + 1)).log_confidence,
+                columns,
+            )
         )
     if not known.all():
         missing = (

@@ -9,8 +9,9 @@ chunk ends where members join, and those replay what they missed.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -19,8 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count, check_finite
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.checkpoints import State, Stops
-from agreestop.decide.confidence import log_confidence, log_softmax
+from agreestop.decide.checkpoints import Index, State, Stops, in_rounds, run_rounds
+from agreestop.decide.confidence import log_confidence
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.leakage import Overlap, TrainingRows, or_unknown
 from agreestop.decide.scores import Scores
@@ -34,6 +35,69 @@ from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcome
 BATCH_SIZE = 256
 # log-confidences from real outputs differ less than this between batch sizes, in float32
 ROUNDING = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class RunOptions:
+    """How inputs are run, and which rule may decide on them.
+
+    batch_size, chunk  the inputs, and the steps, that are computed together; chunk None: the
+                       engine's choice
+    steps              for how many steps images (n, 1, ...) are held
+    lengths, mask      (n,) or (n, T): where each input ends; see `ending`
+    groups             of the inputs, for a rule with groups
+    first              the number of the first input, on which randomised merging and members that
+                       are drawn for every input depend. Without it numbers begin at 0, and the
+                       random numbers of randomised merging are fresh
+    any_engine, any_members   allow another engine, or other members, than calibrated with
+    digest             of the members, where it is known
+    training           the rows that the members were trained on, where they know them
+    """
+
+    batch_size: int = BATCH_SIZE
+    chunk: int | None = None
+    steps: int | None = None
+    lengths: ArrayLike | None = None
+    mask: ArrayLike | None = None
+    groups: ArrayLike | None = None
+    first: int | None = None
+    any_engine: bool = False
+    any_members: bool = False
+    digest: str = ""
+    training: TrainingRows | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "chunk", "steps", "first"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, as_count(value, name, least=int(name != "first")))
+
+    def ending(
+        self, engine: Engine, inputs: ArrayLike | Events
+    ) -> tuple[Engine, Inputs, Integers | None]:
+        """The inputs without padding, the engine that runs them up to their ends, and these."""
+        given = as_inputs(inputs)
+        if self.lengths is None and self.mask is None:
+            return engine, given, None
+        ends = as_lengths(self.lengths, self.mask, given.shape)
+        ending = EndingInputs(engine, ends, self.first or 0)
+        return ending, without_padding(given, ends), ends
+
+    def trained(
+        self, inputs: ArrayLike | Events, ids: NDArray[np.uint64] | None
+    ) -> tuple[Booleans, float] | None:
+        """Which inputs are among the rows of training, as networks read them, and the share that
+        is so by chance. ids: their hashes as they are, where they are known.
+        """
+        if self.training is None:
+            return None
+        given = as_inputs(inputs)
+        padded = self.lengths is not None or self.mask is not None
+        if ids is None or padded or given.dtype == np.float64:
+            ids = input_ids(given, as_float32=True)
+        return self.training.find(ids), self.training.chance
+
+
+DEFAULTS = RunOptions()
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,51 +116,30 @@ def decide_early(
     engine: Engine,
     calibrated: CalibratedRule,
     inputs: ArrayLike | Events,
-    batch_size: int = BATCH_SIZE,
-    chunk: int | None = None,
-    any_engine: bool = False,
-    any_members: bool = False,
-    ensemble_digest: str = "",
-    steps: int | None = None,
-    groups: ArrayLike | None = None,
-    lengths: ArrayLike | None = None,
-    first: int | None = None,
-    training: TrainingRows | None = None,
+    options: RunOptions = DEFAULTS,
 ) -> EarlyRun:
-    """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...) held for `steps`, and stop
-    computing where the rule stops.
+    """Decide on inputs (n, T, ...) or `Events`, or on images (n, 1, ...), and stop computing where
+    the rule stops.
 
     The decisions are those of `calibrated.decide` on the scores that the same engine computes to
-    the end. An input is computed up to the end of the chunk in which it stops. chunk: steps
-    computed together, the engine's choice where None. any_engine and any_members allow another
-    engine or ensemble (`ensemble_digest`) than the rule was calibrated with. Inputs of one step are
-    held up to the rule's last checkpoint where `steps` is None, with a warning. groups are those of
-    the inputs, for a rule with groups. lengths (n,): where each input ends; see `ending`. first:
-    the number of the first input, on which randomised merging and members that are drawn for every
-    input depend. Without it the numbers begin at 0, and the random numbers of randomised merging
-    are fresh. training: the rows that the members were trained on, where they know them.
+    the end. An input is computed up to the end of the chunk in which it stops. Images are held up
+    to the rule's last checkpoint where `options.steps` is None, with a warning.
     """
-    fresh, first = first is None, 0 if first is None else as_count(first, "first", least=0)
-    check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
-    given, batch_size = as_inputs(inputs), as_count(batch_size, "batch_size")
-    whole = given
+    check_rule(calibrated, engine, options)
+    first = options.first or 0
+    engine, given, ends = options.ending(engine, inputs)
     calibrated.check_classes(given.classes if isinstance(given, Events) else None)
-    ends = as_lengths(lengths, None, given.shape)
     calibrated.check_lengths(ends)
-    if ends is not None:
-        engine, given = EndingInputs(engine, ends, first), without_padding(given, ends)
-    chunk = None if chunk is None else as_count(chunk, "chunk")
-    times = checkpoint_steps(
-        calibrated, engine, None if steps is None and given.shape[1] == 1 else _length(given, steps)
-    )
-    if steps is None and given.shape[1] == 1 < times[-1]:
+    held = options.steps is None and given.shape[1] == 1
+    times = checkpoint_steps(calibrated, engine, None if held else _length(given, options.steps))
+    if held and times[-1] > 1:
         warnings.warn(
             f"the inputs have one step and are held for {times[-1]}: give steps={times[-1]} if "
             "they are images.",
             stacklevel=2,
         )
     prefilter = prefilter_for(calibrated, engine.output)
-    inside = calibrated.find_groups(groups, len(given))
+    inside = calibrated.find_groups(options.groups, len(given))
     began = perf_counter()
 
     def decide_chunkwise(some: Inputs) -> Outcomes:
@@ -104,177 +147,92 @@ def decide_early(
         members = MemberGroups(engine, calibrated.checkpoints)
 
         def decide(batch: Inputs, begin: int) -> Outcomes:
-            state = calibrated.start(
-                len(batch),
-                None if fresh else first + begin,
-                None if inside is None else inside[begin : begin + len(batch)],
-            )
+            number = None if options.first is None else first + begin
+            known = None if inside is None else inside[begin : begin + len(batch)]
+            state = calibrated.start(len(batch), number, known)
             run = JoiningPass(members, batch, first + begin, engine.output)
-            return _RunningBatch(engine, calibrated, on_cpu, members, run, state).decide(
-                times, chunk
-            )
+            return _decide_batch(engine, calibrated, on_cpu, run, state, options.chunk)
 
-        return _in_batches(engine, some, batch_size, decide)
+        return _in_batches(engine, some, options.batch_size, decide)
 
-    outcomes = _decide_on_engine(engine, prefilter, given, batch_size, chunk)
+    outcomes = _decide_on_engine(engine, prefilter, given, options)
     if outcomes is None:
         outcomes = decide_chunkwise(given)
     else:
         undecided = np.flatnonzero(outcomes.stops.index < 0)
         # a rule that an engine decides with does not depend on numbers or groups
-        for begin in range(0, len(undecided), batch_size):
-            left = undecided[begin : begin + batch_size]
+        for begin in range(0, len(undecided), options.batch_size):
+            left = undecided[begin : begin + options.batch_size]
             outcomes.complete(left, decide_chunkwise(given[left]))
     seconds = perf_counter() - began
     if ends is not None:  # all members that run compute the same steps
         computed = np.minimum(outcomes.computed, ends)
-        outcomes = replace(
-            outcomes, computed=computed, work=outcomes.work // outcomes.computed * computed
-        )
+        work = outcomes.work // outcomes.computed * computed
+        outcomes = replace(outcomes, computed=computed, work=work)
     ids = input_ids(given) if calibrated.knows_ids else None  # hashing takes a while
-    trained = (
-        None
-        if training is None
-        else Overlap.of(
-            "training",
-            "ids",
-            _trained(training, whole, ids if whole is given else None),
-            training.chance,
-        )
-    )
-    about = or_unknown(trained, ensemble_digest)
+    trained = options.trained(inputs, ids)
+    overlap = None if trained is None else Overlap.of("training", "ids", *trained)
+    about = or_unknown(overlap, options.digest)
     decisions = calibrated.decisions(outcomes.stops, ids, groups=inside, training=about)
     return EarlyRun(decisions, outcomes.computed, seconds, outcomes.work)
 
 
-def _trained(training: TrainingRows, inputs: Inputs, ids: NDArray[np.uint64] | None) -> Booleans:
-    """Which inputs are among the rows of training, as networks read them. ids: their hashes as
-    they are, where they are known.
-    """
-    if ids is not None and inputs.dtype != np.float64:
-        return training.find(ids)
-    return training.find(input_ids(inputs, as_float32=True))
-
-
 def _decide_on_engine(
-    engine: Engine, prefilter: Prefilter | None, inputs: Inputs, slots: int, chunk: int | None
+    engine: Engine, prefilter: Prefilter | None, inputs: Inputs, options: RunOptions
 ) -> Outcomes | None:
     """The outcomes of an engine that schedules its inputs itself; None where it cannot."""
     if prefilter is None or not prefilter.fits_gpu or not isinstance(engine, DecidingEngine):
         return None
     try:
-        return engine.decide(inputs, prefilter, slots, chunk)
+        return engine.decide(inputs, prefilter, options.batch_size, options.chunk)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
         warnings.warn(
-            f"memory is too small for {slots} inputs at once with continuous batching: a slower "
-            "way is used.",
+            f"memory is too small for {options.batch_size} inputs at once with continuous "
+            "batching: a slower way is used.",
             stacklevel=3,
         )
         return None
 
 
-class _RunningBatch:
-    """A batch under the rule: the state of the inputs that still run, and the results of those
-    that have stopped.
+def _decide_batch(
+    engine: Engine,
+    calibrated: CalibratedRule,
+    prefilter: Prefilter | None,
+    run: JoiningPass,
+    state: State,
+    chunk: int | None,
+) -> Outcomes:
+    """Run a batch chunk by chunk until all inputs have stopped.
+
+    Without a prefilter the inputs are judged at one checkpoint after the other, with one at those
+    where they may stop or where their state may change.
     """
-
-    def __init__(
-        self,
-        engine: Engine,
-        calibrated: CalibratedRule,
-        prefilter: Prefilter | None,
-        members: MemberGroups,
-        run: JoiningPass,
-        state: State,
-    ) -> None:
-        self._engine = engine
-        self._calibrated = calibrated
-        self._prefilter = prefilter
-        self._state = state
-        self._members, self._run = members, run
-        self._outcomes = Outcomes(
-            Stops.empty(len(state), calibrated.classes), np.zeros(len(state), np.int64), run.work
+    times, first = np.array(calibrated.checkpoints, dtype=np.int64), 0
+    stops, computed = Stops.empty(len(state), calibrated.classes), np.zeros(len(state), np.int64)
+    while len(run.active):
+        active, length = run.active, chunk or engine.chunk_steps(len(run.active))
+        # up to the next checkpoint at least
+        last = max(first + 1, int(np.searchsorted(times, run.time + length, side="right")))
+        evidence = run.advance_to(times[first:last], first)
+        count, every = evidence.shape[1], np.arange(len(active))
+        index = np.arange(first, first + count)
+        rounds: Iterable[tuple[Index, Integers, Integers]]
+        rounds = ((one, every, every * count + one - first) for one in index.tolist())
+        if prefilter is not None:
+            where = np.flatnonzero(prefilter.may_stop(evidence, index))
+            rounds = in_rounds(index[where % count], where // count, where)
+        state, running = run_rounds(
+            calibrated.judge_some(evidence.reshape(-1, *evidence.shape[2:])),
+            state,
+            rounds,
+            lambda at, index, verdict: stops.put(active[at // count], index, verdict),  # noqa: B023
         )
-
-    def decide(self, times: Integers, chunk: int | None) -> Outcomes:
-        """Run the batch chunk by chunk until all inputs have stopped; `times` are the
-        checkpoints of the rule.
-        """
-        first, run = 0, self._run
-        while len(run.active):
-            run.join(self._members.needed(first))
-            length = chunk or self._engine.chunk_steps(len(run.active))
-            # up to the next checkpoint at least
-            last = max(first + 1, int(np.searchsorted(times, run.time + length, side="right")))
-            last = min(last, first + self._members.run_length(first))
-            offsets, steps = times[first:last] - run.time - 1, int(times[last - 1]) - run.time
-            self._outcomes.computed[run.active] += steps
-            evidence = self._evidence(run.advance(steps) if steps else None, offsets)
-            judged = evidence[:, :, : self._members.members[first]]
-            run.keep(self._judge(judged, np.arange(first, last)), evidence[:, -1])
-            first = last
-        return self._outcomes
-
-    def _judge(self, evidence: NDArray[Any], checkpoints: Integers) -> Booleans:
-        """Judge the evidence (rows, checkpoints, K, C) of a chunk and return which rows continue.
-        checkpoints: their indices in the rule.
-
-        Each round judges every row at its first checkpoint that is left. Without a prefilter that
-        is the same one for all rows, in order. With a prefilter it is the first where the row may
-        stop or change its state.
-        """
-        left = np.ones(evidence.shape[:2], bool)
-        if self._prefilter is not None:
-            left = self._prefilter.may_stop(evidence, checkpoints)
-        running = np.ones(len(evidence), dtype=bool)
-        rows = np.arange(len(evidence))
-        while left[rows].any():
-            rows = rows[left[rows].any(axis=1)]
-            position = left[rows].argmax(axis=1)
-            index = checkpoints[position]
-            verdict = self._calibrated.step(
-                int(index[0]) if self._prefilter is None else index,
-                log_softmax(evidence[rows, position].astype(np.float64)),
-                self._state.rows(rows),
-            )
-            self._outcomes.stops.put(self._run.active[rows], index, verdict)
-            self._state = self._state.put(rows, verdict.state)
-            running[rows[verdict.stop]] = False
-            left[rows, position] = False
-            rows = rows[~verdict.stop]
-        self._state = self._state.rows(running)
-        return running
-
-    def _evidence(self, outputs: NDArray[Any] | None, offsets: Integers) -> NDArray[Any]:
-        """Spike counts so far, or logits, (rows, checkpoints, K, C), from the outputs of a chunk.
-
-        None for a chunk without steps.
-
-        offsets: the step of the chunk, from 0, after which each checkpoint is judged; -1 before the
-        first step, where members have joined. The last ends the chunk.
-        """
-        before = self._run.evidence
-        assert before is not None
-        if outputs is None:
-            return before[:, None]
-        if self._engine.output == "logits":
-            check_finite(outputs, "the output of the members")
-            return (
-                outputs[:, offsets]
-                if offsets[0] >= 0
-                else np.concatenate([before[:, None], outputs[:, offsets[1:]]], axis=1)
-            )
-        later = offsets[offsets >= 0]
-        counts = np.add.reduceat(outputs, [0, *(later[:-1] + 1)], axis=1, dtype=np.int64)
-        counts[:, 0] += before
-        np.cumsum(counts, axis=1, out=counts)
-        return (
-            counts
-            if len(later) == len(offsets)
-            else np.concatenate([before[:, None], counts], axis=1)
-        )
+        computed[active] = run.time
+        state, first = state.rows(running), first + count
+        run.keep(running)
+    return Outcomes(stops, computed, run.work)
 
 
 def _length(inputs: Inputs, steps: int | None) -> int:
@@ -332,28 +290,20 @@ def score(
     inputs: ArrayLike | Events,
     labels: ArrayLike | None = None,
     classes: Sequence[str] | None = None,
-    steps: int | None = None,
-    ensemble_digest: str = "",
-    batch_size: int = BATCH_SIZE,
-    lengths: ArrayLike | None = None,
-    first: int = 0,
-    training: TrainingRows | None = None,
+    options: RunOptions = DEFAULTS,
 ) -> Scores:
     """Log-confidences of all members after every step, for inputs (n, T, ...) or `Events`, or
-    images (n, 1, ...) held for `steps`.
+    images (n, 1, ...) held for `options.steps` steps.
 
-    labels (n,) and the names of classes are those of the `Events` where they are not given. lengths
-    (n,): where each input ends; the scores at its end stand for all later steps. first: the number
-    of the first input. training: the rows that the members were trained on, where they know them.
+    labels (n,) and the names of classes are those of the `Events` where they are not given. Of
+    inputs with lengths, the scores at the end stand for all later steps.
     """
-    whole = given = as_inputs(inputs)
+    engine, given, ends = options.ending(engine, inputs)
     if isinstance(given, Events):
         labels = given.labels if labels is None else labels
         classes = given.classes if classes is None else classes
-    length = _length(given, steps)
-    ends = as_lengths(lengths, None, given.shape)
-    if ends is not None:
-        engine, given = EndingInputs(engine, ends, first), without_padding(given, ends)
+    truth = None if labels is None else np.asarray(labels)
+    length, first = _length(given, options.steps), options.first or 0
 
     def run(batch: Inputs, begin: int) -> Floats:
         outputs = engine.begin(batch, first + begin).advance(length)
@@ -362,18 +312,13 @@ def score(
         check_finite(outputs, "the output of the members")
         return log_confidence(outputs)
 
-    values = _in_batches(engine, given, batch_size, run)
-    truth = None if labels is None else np.asarray(labels)
+    values = _in_batches(engine, given, options.batch_size, run)
     names = None if classes is None else tuple(classes)
     rounding = 0.0 if engine.output == "spikes" else ROUNDING
     times, ids = tuple(range(1, length + 1)), input_ids(given)
-    trained = (
-        ()
-        if training is None
-        else (_trained(training, whole, ids if whole is given else None), training.chance)
-    )
+    trained = options.trained(inputs, ids) or ()
     return Scores(
-        values, truth, times, names, engine.name, ensemble_digest, ids, ends, rounding, *trained
+        values, truth, times, names, engine.name, options.digest, ids, ends, rounding, *trained
     )
 
 
@@ -437,18 +382,15 @@ def measure_saving(
     compare the times.
     """
     last, repeats = int(calibrated.checkpoints[-1]), as_count(repeats, "repeats")
-    options: dict[str, Any] = {
-        "any_engine": True,
-        "steps": last if as_inputs(inputs).shape[1] == 1 else None,
-    }
-    decide_early(engine, calibrated, inputs, **options)  # warm-up: compilation and CUDA graphs
-    early, to_end, computed = [], [], 0.0
-    for _ in range(repeats):
-        run = decide_early(engine, calibrated, inputs, **options)
-        early.append(run.seconds)
-        computed = float(run.computed.mean()) / last
-        to_end.append(decide_early(engine, calibrated, inputs, chunk=last, **options).seconds)
-    return TimeSaved(engine.name, float(np.median(early)), float(np.median(to_end)), computed)
+    steps = last if as_inputs(inputs).shape[1] == 1 else None
+    options = RunOptions(any_engine=True, steps=steps)
+    early_on = partial(decide_early, engine, calibrated, inputs, options)
+    to_the_end = partial(decide_early, engine, calibrated, inputs, replace(options, chunk=last))
+    early_on()  # warm-up: compilation and CUDA graphs
+    runs = [(early_on(), to_the_end()) for _ in range(repeats)]
+    early, to_end = (np.median([run.seconds for run in some]) for some in zip(*runs, strict=True))
+    computed = float(runs[-1][0].computed.mean()) / last
+    return TimeSaved(engine.name, float(early), float(to_end), computed)
 
 
 def check_calibrated(rule: object) -> None:
@@ -461,16 +403,11 @@ def check_calibrated(rule: object) -> None:
         )
 
 
-def check_rule(
-    calibrated: CalibratedRule,
-    engine: Engine,
-    ensemble_digest: str,
-    any_engine: bool,
-    any_members: bool,
-) -> None:
+def check_rule(calibrated: CalibratedRule, engine: Engine, options: RunOptions = DEFAULTS) -> None:
     """Refuse what is not a calibrated rule, and a rule of another engine or ensemble."""
     check_calibrated(calibrated)
-    calibrated.check_source(engine.name, ensemble_digest, any_engine, any_members)
+    allowed = options.any_engine, options.any_members
+    calibrated.check_source(engine.name, options.digest, *allowed)
 
 
 def checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | None) -> Integers:

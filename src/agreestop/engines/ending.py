@@ -21,12 +21,10 @@ from .protocol import DividingEngine, Engine, Live, Pass
 
 def as_lengths(
     lengths: ArrayLike | None, mask: ArrayLike | None, shape: tuple[int, ...]
-) -> Integers | None:
+) -> Integers:
     """The steps (n,) of inputs (n, T, ...), from `lengths` (n,) or from a `mask` (n, T) that is
     True up to the end of each input.
     """
-    if lengths is None and mask is None:
-        return None
     if lengths is not None and mask is not None:
         raise InputError("lengths and mask are both given: give one of them.")
     n, steps = shape[:2]

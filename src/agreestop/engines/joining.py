@@ -7,7 +7,7 @@ itself. An engine whose members cannot be divided runs all of them.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import Booleans, Integers, Schedule, as_array, check_finite
 from agreestop.events.container import Inputs
 
-from .protocol import DividingEngine, Engine, Live, Pass
+from .protocol import DividingEngine, Engine, Live, Pass, joined
 
 
 class MemberGroups:
@@ -80,7 +80,7 @@ class JoiningPass:
         """The inputs (rows,) that are still running."""
         return self._active
 
-    def join(self, count: int) -> None:
+    def _join(self, count: int) -> None:
         """Let the first `count` groups take part, and bring the new ones to the time
         of the others.
         """
@@ -103,17 +103,38 @@ class JoiningPass:
                 else np.concatenate([self.evidence, caught_up], axis=1)
             )
 
-    def advance(self, steps: int) -> NDArray[Any]:
-        """Outputs (rows, steps, K, C) of the next steps, of the members that have joined."""
-        parts = [run.advance(steps) for run in self._passes]
-        outputs = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
-        self.time += steps
-        self.work[self._active] += steps * outputs.shape[2]
-        return outputs
+    def advance_to(self, times: Integers, first: int) -> NDArray[Any]:
+        """The evidence (rows, checkpoints, K, C) at these times, of the members that are judged.
 
-    def keep(self, rows: Booleans, evidence: NDArray[Any]) -> None:
-        """Continue with some rows; `evidence` (rows, K, C) is that of all rows at this time."""
-        self._active, self.evidence = self._active[rows], evidence[rows]
+        They are those of the checkpoints from number `first` on, as far as these ask for the same
+        members. Members that join replay what they missed.
+        """
+        groups = self._groups
+        self._join(groups.needed(first))
+        times = times[: groups.run_length(first)]
+        # the steps, from 0, after which evidence is needed; -1: members joined at this very time
+        offsets, steps = times - self.time - 1, int(times[-1]) - self.time
+        evidence = cast(NDArray[Any], self.evidence)
+        before = [evidence[:, None]] if offsets[0] < 0 else []
+        if steps:
+            outputs = joined([run.advance(steps) for run in self._passes], 2)
+            self.time += steps
+            self.work[self._active] += steps * outputs.shape[2]
+            later = offsets[offsets >= 0]
+            if self._spikes:
+                found = np.add.reduceat(outputs, [0, *(later[:-1] + 1)], axis=1, dtype=np.int64)
+                found[:, 0] += evidence
+                np.cumsum(found, axis=1, out=found)
+            else:
+                check_finite(outputs, "the output of the members")
+                found = outputs[:, later]
+            before, self.evidence = [*before, found], found[:, -1]
+        return joined(before, 1)[:, :, : groups.members[first]]
+
+    def keep(self, rows: Booleans) -> None:
+        """Continue with some of the inputs that are running."""
+        self._active = self._active[rows]
+        self.evidence = cast(NDArray[Any], self.evidence)[rows]
         for run in self._passes:
             run.keep(rows)
 

@@ -12,7 +12,7 @@ from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.confidence import log_softmax
 from agreestop.decide.decisions import Decision
 
-from .early_stopping import check_rule, checkpoint_steps
+from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .joining import JoiningLive, MemberGroups
 from .prefilter import can_prefilter_on_cpu, prefilter_for
 from .protocol import Engine
@@ -34,13 +34,11 @@ class LiveSession:
         engine: Engine,
         calibrated: CalibratedRule,
         number: int | None = None,
-        any_engine: bool = False,
-        any_members: bool = False,
-        ensemble_digest: str = "",
         group: ArrayLike | None = None,
         fresh: bool | None = None,
+        options: RunOptions = DEFAULTS,
     ) -> None:
-        check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
+        check_rule(calibrated, engine, options)
         self._calibrated = calibrated
         self._times = checkpoint_steps(calibrated, engine, None)
         self._session = Session(calibrated, number, group, fresh=fresh)
@@ -50,7 +48,6 @@ class LiveSession:
             prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
         )
         self.time = 0
-        self._closed = False
 
     @property
     def decision(self) -> Decision | None:
@@ -72,7 +69,6 @@ class LiveSession:
 
         monitor.skip(session.number, session.close())
         """
-        self._closed = True
         return self._session.close()
 
     def push(
@@ -84,13 +80,7 @@ class LiveSession:
         booleans or numbers.
         """
         session = self._session
-        if session.decision is not None:
-            raise InputError(
-                f"this input stopped at time {session.decision.time}: open a new session for the "
-                "next input."
-            )
-        if self._closed:
-            raise InputError("this session was closed: open a new session for the next input.")
+        session.check_open()
         self._live.push(events, frame)
         self.time += 1
         self._live.check()  # after the count, since the members have made the step

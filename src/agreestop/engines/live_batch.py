@@ -23,12 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Floats, InputError, Integers, Schedule, as_count
 from agreestop.decide.calibrated import CalibratedRule, Session
-from agreestop.decide.checkpoints import State, Verdict
-from agreestop.decide.confidence import log_softmax
+from agreestop.decide.checkpoints import Index, State, Verdict, in_rounds, run_rounds
 from agreestop.decide.decisions import Decision
 from agreestop.decide.scores import as_log_confidence
 
-from .early_stopping import check_rule, checkpoint_steps
+from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .inputs import check_events
 from .live import LiveSession
 from .prefilter import can_prefilter_on_cpu, prefilter_for
@@ -121,35 +120,28 @@ class Steps:
 
 
 @final
+@dataclass(eq=False, slots=True)
 class LiveInput:
     """One input of a `LiveBatch`: the number of steps, or of log-confidences, that it has had,
     and its decision once there is one.
+
+    ended     the checkpoint before which its end was judged
+    kind      what is pushed to it, one of KINDS; empty before the first push
+    last      its last log-confidences
+    separate  its own session, where it is not computed with the others
     """
 
-    __slots__ = (
-        "decision",
-        "ended",
-        "failed",
-        "fresh",
-        "group",
-        "kind",
-        "last",
-        "number",
-        "separate",
-        "slot",
-        "time",
-    )
-
-    def __init__(
-        self, number: int, slot: int, group: ArrayLike | None, fresh: bool = False
-    ) -> None:
-        self.number, self.slot, self.group, self.fresh, self.time = number, slot, group, fresh, 0
-        self.ended = 0  # the checkpoint before which its end was judged
-        self.decision: Decision | None = None
-        self.failed: InputError | None = None
-        self.kind = ""  # what is pushed to it, one of KINDS; empty before the first push
-        self.last: Floats | None = None  # its last log-confidences
-        self.separate: LiveSession | Session | None = None
+    number: int
+    slot: int
+    group: ArrayLike | None
+    fresh: bool = False
+    time: int = 0
+    ended: int = 0
+    decision: Decision | None = None
+    failed: InputError | None = None
+    kind: str = ""
+    last: Floats | None = None
+    separate: LiveSession | Session | None = None
 
     @property
     def scored(self) -> bool:
@@ -191,21 +183,16 @@ class LiveBatch:
         calibrated: CalibratedRule,
         engine: Engine | None,
         slots: int,
-        *,
-        ensemble_digest: str = "",
-        any_engine: bool = False,
-        any_members: bool = False,
+        options: RunOptions = DEFAULTS,
     ) -> None:
-        self._calibrated = calibrated
-        self._engine = engine
-        self._allowed = (any_engine, any_members, ensemble_digest)
+        self._calibrated, self._engine, self._options = calibrated, engine, options
         self._free = list(range(as_count(slots, "slots")))[::-1]
         self._times: Integers = np.zeros(0, np.int64)
         self._slots: LiveSlots | None = None
         self._prefilter = None
         self._state: State | None = None
         if engine is not None:
-            check_rule(calibrated, engine, ensemble_digest, any_engine, any_members)
+            check_rule(calibrated, engine, options)
             self._times = checkpoint_steps(calibrated, engine, None)
         if isinstance(calibrated.checkpoints, Schedule):
             return
@@ -364,9 +351,8 @@ class LiveBatch:
         if row.separate is None and row.scored:
             row.separate = Session(calibrated, row.number, row.group, fresh=row.fresh)
         elif row.separate is None:
-            any_engine, any_members, digest = self._allowed
-            about = any_engine, any_members, digest, row.group, row.fresh
-            row.separate = LiveSession(cast(Engine, self._engine), calibrated, row.number, *about)
+            about = calibrated, row.number, row.group, row.fresh, self._options
+            row.separate = LiveSession(cast(Engine, self._engine), *about)
         for step in (
             one.content
             if one.steps is None
@@ -472,50 +458,26 @@ class LiveBatch:
         order, and note the decisions that fall.
 
         scored: whether the evidence is log-confidences. source (n,): the result that each look
-        belongs to. Each round judges the next look of every input that still runs, so an input is
-        judged as in a stream. The looks are sorted by round once, so many of them cost no more for
-        each than few.
+        belongs to.
         """
-        calibrated, state = self._calibrated, cast(State, self._state)
-        left = np.arange(len(looks))
+        calibrated, left = self._calibrated, np.arange(len(looks))
         if self._prefilter is not None and not scored and len(looks):
             left = np.flatnonzero(self._prefilter.may_stop(evidence[None], looks)[0])
-        for chosen in _rounds(slots, left):
-            chosen = chosen[[rows[position].decision is None for position in chosen.tolist()]]
-            if not len(chosen):
-                continue
-            confidence = (
-                evidence[chosen] if scored else log_softmax(evidence[chosen].astype(np.float64))
-            )
-            verdict = calibrated.step(
-                looks[chosen],
-                np.ascontiguousarray(confidence, dtype=np.float64),
-                state.rows(slots[chosen]),
-            )
-            state = self._state = state.overwrite(slots[chosen], verdict.state)
+        if not len(left):
+            return
+        used, inputs = np.unique(slots[left], return_inverse=True)
+
+        def note(where: Integers, index: Index, verdict: Verdict) -> None:
             for at in np.flatnonzero(verdict.stop).tolist():
-                one, position = slice(at, at + 1), int(chosen[at])
-                row_verdict = Verdict(
-                    verdict.stop[one], verdict.sets[one], verdict.state.rows(np.array([at]))
-                )
-                rows[position].decision = calibrated.decision(
-                    int(looks[position]), row_verdict, rows[position].number
-                )
+                row, reached = rows[where[at]], index if isinstance(index, int) else int(index[at])
+                row.decision = calibrated.decision(reached, verdict, row.number, at)
                 if results is not None and source is not None:
-                    results[source[position]] = rows[position].decision
+                    results[source[where[at]]] = row.decision
 
-
-def _rounds(slots: Integers, left: Integers) -> list[Integers]:
-    """The positions `left`, those of a slot in their order, divided into rounds that hold each
-    slot at most once.
-    """
-    if not len(left):
-        return []
-    order = np.argsort(slots[left], kind="stable")
-    ordered = slots[left][order]
-    begins = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
-    # 0, 1, … in each slot
-    within = np.arange(len(left)) - np.repeat(begins, np.diff(begins, append=len(left)))
-    by_round = np.argsort(within, kind="stable")
-    ends = np.cumsum(np.bincount(within))[:-1]
-    return np.split(left[order][by_round], ends)
+        state, _ = run_rounds(
+            calibrated.judge_some(evidence, scored),
+            cast(State, self._state).rows(used),
+            in_rounds(looks[left], inputs, left),
+            note,
+        )
+        self._state = cast(State, self._state).overwrite(used, state)

@@ -122,9 +122,6 @@ class Prefilter:
         """Whether inputs with spike counts or logits (rows, m, K, C) at these m checkpoints may
         stop there, (rows, m).
         """
-        # imported here since it loads PyTorch
-        from agreestop.kernels.cpu.numba_runtime import parallel_for, threads_for
-
         # imported here since numba compiles it on import
         from agreestop.kernels.cpu.prefilter import may_stop
 
@@ -148,7 +145,13 @@ class Prefilter:
         def run(_: int, first: int, last: int) -> None:
             may_stop(numbers[first:last], checkpoints, *numbers_of_rule, flags[first:last])
 
-        parallel_for(run, len(numbers), threads_for(numbers.size, WORTH_A_THREAD))
+        if numbers.size < 2 * WORTH_A_THREAD:
+            run(0, 0, len(numbers))
+        else:
+            # imported here since it loads PyTorch
+            from agreestop.kernels.cpu.numba_runtime import parallel_for, threads_for
+
+            parallel_for(run, len(numbers), threads_for(numbers.size, WORTH_A_THREAD))
         # Every input stops at the last checkpoint, and its risk at the first one is noted.
         flags[:, (checkpoints == len(self.bounds) - 1) | (checkpoints == 0)] = True
         return flags

@@ -171,6 +171,8 @@ def joined(parts: Sequence[Result], axis: int = 0) -> Result:
     the steps (1) or the members (2).
     """
     first: Any = parts[0]
+    if len(parts) == 1:
+        return cast(Result, first)
     if isinstance(first, np.ndarray):
         return cast(Result, np.concatenate(cast(Any, parts), axis))
     return cast(

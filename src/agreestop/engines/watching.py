@@ -32,7 +32,7 @@ from agreestop.decide.recordings import Recordings
 from agreestop.decide.scores import Scores
 from agreestop.decide.spotting import CalibratedSpotter, Detection
 
-from .early_stopping import check_rule, checkpoint_steps
+from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .protocol import Engine
 
 TOGETHER, CHUNK = 8, 64  # recordings that are computed together, and steps
@@ -176,15 +176,13 @@ class WatchSession:
         window: int,
         event: Event,
         names: tuple[str, ...] | None = None,
-        digest: str = "",
-        any_engine: bool = False,
-        any_members: bool = False,
+        options: RunOptions = DEFAULTS,
     ) -> None:
         if not isinstance(spotter, CalibratedSpotter):
             raise InputError(
                 f"spotter is a {type(spotter).__name__}: calibrate an ag.Spotter first."
             )
-        check_rule(calibrated, engine, digest, any_engine, any_members)
+        check_rule(calibrated, engine, options)
         if isinstance(calibrated.checkpoints, Schedule):
             raise InputError(
                 "the rule has a Schedule, and members do not join a stream that runs already: give "

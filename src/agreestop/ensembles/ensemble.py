@@ -12,7 +12,7 @@ and the ensemble's digest, and a rule refuses others.
 """
 
 import reprlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from os import PathLike
@@ -33,26 +33,14 @@ from agreestop.common import (
     time_last,
     warn_of_time_last,
 )
-from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.leakage import TrainingRows
-from agreestop.decide.scores import Scores
-from agreestop.decide.spotting import CalibratedSpotter
 from agreestop.engines.choice import choose_engine
 from agreestop.engines.devices import check_device
-from agreestop.engines.early_stopping import (
-    BATCH_SIZE,
-    EarlyRun,
-    check_calibrated,
-    decide_early,
-    score,
-)
-from agreestop.engines.ending import as_lengths
-from agreestop.engines.live import LiveSession
 from agreestop.engines.protocol import Engine
-from agreestop.engines.watching import Event, Heard, WatchSession, listen
+from agreestop.engines.runner import Runner
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 from agreestop.networks.architectures import Architecture, ResNet18, SpikingNetwork
-from agreestop.networks.digests import Runnable, network_digest, network_settings
+from agreestop.networks.digests import Runnable, network_settings
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
@@ -67,18 +55,18 @@ NetworkSource: TypeAlias = Architecture | Callable[[], nn.Module] | Sequence[nn.
 """Settings of an architecture, a function `() -> torch module`, or a list of modules."""
 
 
-class Ensemble(ABC):
+class Ensemble(Runner):
     """K members that watch the same inputs.
 
     `DeepEnsemble` and `VariationalEnsemble` are the two kinds.
     """
 
     kind: str
-    fresh: bool = False
 
     def __init__(
         self, network: NetworkSource, members: int, seed: int, device: str, engine: str, output: str
     ) -> None:
+        super().__init__()
         # Exactly one of the three is not None.
         self._config: Architecture | None = None
         self._builder: Callable[[], nn.Module] | None = None
@@ -111,12 +99,9 @@ class Ensemble(ABC):
         self.members, self.seed = as_count(members, "members"), as_seed(seed)
         self.device, self.output = check_device(device), output
         self.history: tuple[Epoch, ...] = ()
-        self.class_names: tuple[str, ...] | None = None
-        self.training_rows: TrainingRows | None = None
         self._model: Trainable | None = None
         self._members: SpikingNetwork | ModuleMembers | None = None
-        self._engine_name, self._digest = engine, ""
-        self._engine: Engine | None = None
+        self._engine_name = engine
         self._density: float | None = None
 
     @abstractmethod
@@ -174,9 +159,6 @@ class Ensemble(ABC):
 
     @property
     def network(self) -> Runnable:
-        """What the engine runs: the K members, or the posterior from which members are drawn
-        for every input.
-        """
         if self._members is None or self._model is None:
             raise InputError(
                 "this ensemble is not trained yet: call fit first, or load one with "
@@ -189,29 +171,8 @@ class Ensemble(ABC):
         )
 
     @property
-    def input_shape(self) -> tuple[int, ...] | None:
-        """The shape of one step of an input; None for modules of your own before
-        the first inputs.
-        """
-        return self.network.input_shape
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 over the tensors and settings of the members, in hexadecimal.
-
-        Scores and rules carry it.
-        """
-        # the members may have changed since the last call
-        if self._engine is None or not self._engine.copies_weights:
-            self._digest = network_digest(
-                self.network, **({"seed": self.seed} if self.fresh else {})
-            )
-        return self._digest
-
-    @property
-    def classes(self) -> int:
-        """The number of classes C."""
-        return self.network.classes
+    def _more_settings(self) -> dict[str, Any]:
+        return {"seed": self.seed} if self.fresh else {}
 
     @property
     def engine(self) -> Engine:
@@ -265,7 +226,9 @@ class Ensemble(ABC):
                        calibration and evaluation can refuse these rows. False for those who may not
                        keep hashes: then nothing notices
         """
-        inputs, given, names = _examples(x, y)
+        inputs, given, names = as_inputs(x), y, None
+        if isinstance(inputs, Events):
+            given, names = inputs.labels if y is None else y, inputs.classes
         if given is None:
             raise InputError("there are no labels: give y, or an Events with labels.")
         self._check_inputs(inputs, steps)
@@ -336,139 +299,6 @@ class Ensemble(ABC):
         self.training_rows = _remember(inputs).also(before) if remember_rows else None
         return self
 
-    def score(
-        self,
-        x: ArrayLike | Events,
-        y: ArrayLike | None = None,
-        *,
-        steps: int | None = None,
-        lengths: ArrayLike | None = None,
-        mask: ArrayLike | None = None,
-        classes: Sequence[str] | None = None,
-        batch_size: int = BATCH_SIZE,
-        first: int = 0,
-    ) -> Scores:
-        """Log-confidences of every member after every step, for inputs (n, T, ...) or images
-        (n, 1, ...) held for `steps` steps.
-
-        y (n,) are the labels, which calibration needs. Labels and class names come from x if x is
-        an `Events` that has them. Inputs that end early have lengths (n,), or a mask (n, T) that is
-        True up to their ends: the scores at its end stand for all later steps of an input. first:
-        the number of the first input, where x is a part of more.
-        """
-        inputs, given, names = _examples(x, y)
-        ends = as_lengths(lengths, mask, inputs.shape)
-        engine = self.engine_for(inputs, steps)
-        labels = None if given is None else as_labels(given, len(inputs), engine.classes)
-        known = labels, classes or names or self.class_names, steps, self.digest
-        return score(engine, inputs, *known, batch_size, ends, first, self.training_rows)
-
-    def decide(
-        self,
-        rule: CalibratedRule,
-        x: ArrayLike | Events,
-        *,
-        steps: int | None = None,
-        lengths: ArrayLike | None = None,
-        mask: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-        any_engine: bool = False,
-        any_members: bool = False,
-        batch_size: int = BATCH_SIZE,
-        first: int | None = None,
-    ) -> EarlyRun:
-        """Decide on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`, and stop
-        computing where the rule stops.
-
-        The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,)
-        counts the steps that were computed. A rule that was calibrated with another engine or with
-        other members is refused, unless `any_engine` or `any_members` is True. groups are those of
-        the inputs, for a rule with groups. lengths or mask say where inputs end, as for `score`.
-        first: the number of the first input, on which randomised merging and members that are
-        drawn for every input depend; without it, numbers begin at 0 and the random numbers of
-        merging are fresh.
-        """
-        check_calibrated(rule)
-        inputs, _, _ = _examples(x, None)
-        ends = as_lengths(lengths, mask, inputs.shape)
-        engine = self.engine_for(inputs, steps)
-        named = any_engine, any_members, self.digest
-        return decide_early(
-            engine,
-            rule,
-            inputs,
-            batch_size,
-            None,
-            *named,
-            steps,
-            groups,
-            ends,
-            first,
-            self.training_rows,
-        )
-
-    def listen(self, recordings: Sequence[ArrayLike], *, window: int, event: Event) -> Heard:
-        """Run the members over recordings, n arrays (T_i, ...), without a start or an end.
-
-        `.scores` are for `Spotter.calibrate`: at every step the log-odds of the class `event`, a
-        number, a name or several, from the counts over the last `window` steps. `.after(alarms,
-        labels, steps=M)` are the scores after alarms, for the class rule of `watch`.
-        """
-        self._check_drawn_once()
-        return listen(self.engine, recordings, window, event, self.class_names, self.digest)
-
-    def watch(
-        self,
-        spotter: CalibratedSpotter,
-        rule: CalibratedRule,
-        *,
-        window: int,
-        event: Event,
-        any_engine: bool = False,
-        any_members: bool = False,
-    ) -> WatchSession:
-        """Watch a stream without an end: call `session.push(indices)` or `push(frame=array)`.
-
-        A push returns a `Detection` where the spotter's score is above its threshold, later the
-        rule's `Decision` on the steps after it, else None. window and event as for `listen`. See
-        `agreestop.engines.watching` for what is promised.
-        """
-        self._check_drawn_once()
-        named = self.class_names, self.digest, any_engine, any_members
-        return WatchSession(self.engine, spotter, rule, window, event, *named)
-
-    def _check_drawn_once(self) -> None:
-        if self.fresh:
-            raise InputError(
-                "members are drawn for every input, and a stream without an end is one input: use "
-                "fresh=False."
-            )
-
-    def live(
-        self,
-        rule: CalibratedRule,
-        *,
-        group: ArrayLike | None = None,
-        any_engine: bool = False,
-        any_members: bool = False,
-        number: int | None = None,
-    ) -> LiveSession:
-        """Watch one live input: call `session.push(indices)` or `session.push(frame=array)` for
-        each step, until there is a decision.
-
-        number: the number of the input, for rules with randomised merging and for members that are
-        drawn for every input. By default it counts up, and the random numbers of merging are fresh.
-        group: the input's group, for a rule with groups.
-        """
-        check_calibrated(rule)
-        if self.network.input_shape is None:
-            raise InputError(
-                "the shape of the inputs is not known yet: call score or decide once, then live."
-            )
-        return LiveSession(
-            self.engine, rule, number, any_engine, any_members, self.digest, group=group
-        )
-
     def save(self, path: str | PathLike[str]) -> None:
         """Write the ensemble to one file, which `agreestop.ensembles.load` reads.
 
@@ -520,10 +350,7 @@ class Ensemble(ABC):
             )
 
     def engine_for(self, inputs: Inputs, steps: int | None = None) -> Engine:
-        """Check inputs and give the engine.
-
-        Without a density from training, these inputs decide which engine it is.
-        """
+        # without a density from training, these inputs decide which engine it is
         network = self.network
         self._check_inputs(inputs, steps)
         if self._density is None:
@@ -564,16 +391,6 @@ class Ensemble(ABC):
             f"<{type(self).__name__} of {members}, {getattr(source, '__name__', 'builder')}. "
             f"{state[0].upper()}{state[1:]}>"
         )
-
-
-def _examples(
-    x: ArrayLike | Events, y: ArrayLike | None
-) -> tuple[Inputs, ArrayLike | None, tuple[str, ...] | None]:
-    """Inputs, labels and class names. An `Events` gives its own labels if y is None."""
-    inputs = as_inputs(x)
-    if isinstance(inputs, Events):
-        return inputs, inputs.labels if y is None else y, inputs.classes
-    return inputs, y, None
 
 
 def _remember(inputs: Inputs) -> TrainingRows:

@@ -96,7 +96,7 @@ def to_c(
     check_exportable(ensemble)
     path, engine = Path(folder), ensemble.engine
     _check_folder(path)
-    check_rule(rule, engine, ensemble.digest, any_engine, any_members)
+    check_rule(rule, engine, ensemble.options(any_engine=any_engine, any_members=any_members))
     known = exported_rule(rule)
     members = exported_members(engine, int(known.members[-1]))
     steps = int(checkpoint_steps(rule, engine, None)[-1])

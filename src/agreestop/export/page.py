@@ -104,7 +104,7 @@ def to_page(
     engine = ensemble.engine
     everyone = [*calibrated, *others.values()]
     for rule in everyone:
-        check_rule(rule, engine, ensemble.digest, any_engine, any_members)
+        check_rule(rule, engine, ensemble.options(any_engine=any_engine, any_members=any_members))
         if rule.final:
             raise InputError(
                 "the rule promises the ensemble's own last answer, which the page does not wait "

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -29,19 +29,62 @@ def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str
     total = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name, value in sorted(tensors.items()):
         total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        total.update(_bytes(value).cpu().numpy().data)
     return total.hexdigest()
 
 
 def network_digest(network: Runnable, **more: Any) -> str:
-    """The digest of an ensemble: of the tensors and settings of what an engine runs, and of what
-    modules of the user compute.
+    """A SHA-256 digest of an ensemble, in hexadecimal: of the tensors and settings of what an
+    engine runs, and of what modules of the user compute.
     """
-    settings = network_settings(network)
-    if isinstance(network, (ModuleMembers, ModulePosterior)):
-        del settings["input_shape"]  # it is not known before the first use
-        settings["modules"] = describe_modules(network)
-    return digest_of(network.state_dict(), {**settings, **more})
+    return KnownDigest().of(network, **more)
+
+
+@final
+class KnownDigest:
+    """The digest of a network, which is hashed again only if weights or settings have changed.
+
+    Weights are compared with a copy of those that were hashed, bit by bit, which is many times as
+    fast as a hash. The version counters of PyTorch are no sign of a change: edits of `.data`, NumPy
+    views and fused optimisers leave them as they are.
+    """
+
+    def __init__(self) -> None:
+        self._settings, self._digest = "", ""
+        self._tensors: dict[str, Tensor] = {}
+
+    def of(self, network: Runnable, **more: Any) -> str:
+        """The digest of a network and of more settings, which JSON can hold."""
+        tensors, settings = network.state_dict(), network_settings(network)
+        if isinstance(network, (ModuleMembers, ModulePosterior)):
+            del settings["input_shape"]  # it is not known before the first use
+            settings["modules"] = describe_modules(network)
+        settings |= more
+        text = json.dumps(settings, sort_keys=True)
+        if text != self._settings or not _are_equal(tensors, self._tensors):
+            self._settings, self._digest = text, digest_of(tensors, settings)
+            self._tensors = {name: value.detach().clone() for name, value in tensors.items()}
+        return self._digest
+
+
+def _are_equal(tensors: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
+    """Whether all tensors are the same, bit by bit."""
+    return tensors.keys() == others.keys() and all(
+        _is_equal(value, others[name]) for name, value in tensors.items()
+    )
+
+
+def _is_equal(one: Tensor, other: Tensor) -> bool:
+    if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
+        return False
+    both = _bytes(one), _bytes(other)
+    if all(not (part.numel() % 8 or part.storage_offset() % 8) for part in both):
+        return torch.equal(*(part.view(torch.int64) for part in both))  # eight bytes at a time
+    return torch.equal(*both)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def network_settings(network: Runnable) -> dict[str, Any]:

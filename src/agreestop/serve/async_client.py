@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from agreestop.common import InputError, needs
 from agreestop.decide.decisions import Decision
 
-from .client_session import (
+from .client import (
     WELCOME_SECONDS,
     SharedSession,
     cannot_connect,

@@ -11,28 +11,243 @@ A client has one connection, and any number of sessions on it. A `Client` belong
 sessions of an `AsyncClient` may be used by as many tasks.
 """
 
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, final
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError, needs
+from agreestop.common import InputError, is_integer, needs
+from agreestop.common.errors import quoted
+from agreestop.decide.calibrated import refuse_more
 from agreestop.decide.decisions import Decision
 
-from .client_session import (
-    WELCOME_SECONDS,
-    SharedSession,
-    cannot_connect,
-    connect_options,
-    connection_lost,
-    live_address,
-    read_alarms,
-    read_answer,
-    read_welcome,
+from .protocol import (
+    PATH,
+    PROTOCOL,
+    SUBPROTOCOL,
+    no_constant,
+    read_decision,
+    read_group,
+    write,
+    write_frames,
+    write_push,
 )
-from .protocol import write
+
+LARGEST_ANSWER = 1 << 20
+WELCOME_SECONDS = 10.0
+_NONE = type(None)
+_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "opened": {"session": (int,), "number": (int,)},
+    "next": {"session": (int,)},
+    "decision": {
+        "session": (int,),
+        "decision": (str,),
+        "promise": (str,),
+        "time": (int, float),
+        "index": (int,),
+        "classes": (list,),
+    }
+    | {
+        "names": (list, _NONE),
+        "first_risk": (int, float, _NONE),
+        "members": (int, _NONE),
+        "block": (int, _NONE),
+    },
+    "closed": {"session": (int,)},
+    "error": {"session": (int, _NONE), "error": (str,)},
+    "labelled": {"decision": (str,), "alarms": (list,)},
+}  # the fields of each answer that the clients use, with their types
+
+
+class SharedSession:
+    """What both kinds of session know: their number, the next step, and the answers
+    of the server.
+    """
+
+    def __init__(self, session: int) -> None:
+        self._id, self._step = session, 1
+        self.number = -1
+        """The number of the input, which matters to members that are drawn for every input."""
+        self.decision: Decision | None = None
+        self.promise = ""
+        """What the server promises about the decision, in words."""
+        self._key, self._closed = "", ""
+
+    def __repr__(self) -> str:
+        return (
+            f"<session {self._id}: {self.decision or self._closed or f'step {self._step} is next'}>"
+        )
+
+    def _open_message(self, group: Any) -> str:
+        plain = (
+            group.tolist()
+            if isinstance(group, (np.generic, np.ndarray))
+            else list(group)
+            if isinstance(group, tuple)
+            else group
+        )
+        return write(type="open", session=self._id, group=read_group(plain, self._id))
+
+    def _step_message(
+        self, indices: ArrayLike | None, frame: ArrayLike | None, log_confidence: ArrayLike | None
+    ) -> str | bytes:
+        """A push of one step, or of log-confidences."""
+        if sum(given is not None for given in (indices, frame, log_confidence)) != 1:
+            raise InputError(
+                "one of indices, frame and log_confidence is needed: push(indices), push([]) for a "
+                "pause."
+            )
+        if log_confidence is None:
+            return self._steps_message(
+                None if indices is None else [indices],
+                None if frame is None else np.asarray(frame)[None],
+            )
+        self._check_open()
+        needed = "finite numbers (K, C), or several of them (m, K, C), are needed"
+        try:
+            array = np.asarray(log_confidence, dtype=np.float64)
+        except (ValueError, TypeError):
+            raise InputError(f"log_confidence is no array of numbers: {needed}.") from None
+        if array.ndim not in (2, 3) or not np.isfinite(array).all():
+            raise InputError(f"log_confidence has shape {array.shape}: {needed}.")
+        first, self._step = self._step, self._step + (len(array) if array.ndim == 3 else 1)
+        return write(type="push", session=self._id, step=first, log_confidence=array.tolist())
+
+    def _steps_message(self, steps: Sequence[ArrayLike] | None, frames: ArrayLike | None) -> bytes:
+        """A push of several steps."""
+        self._check_open()
+        if (steps is None) == (frames is None):
+            raise InputError(
+                "one of steps and frames is needed: push_steps([[3, 17], []]), or "
+                "push_steps(frames=array)."
+            )
+        given: Any = frames if steps is None else steps
+        if not hasattr(given, "__len__"):
+            raise InputError(
+                f"the steps are a {type(given).__name__}: give a list with an entry for each step."
+            )
+        first = self._step
+        if steps is None:
+            message = write_frames(self._id, first, frames)  # type: ignore[arg-type]
+        else:
+            message = write_push(self._id, first, steps)
+        self._step += len(given)
+        return message
+
+    def _check_open(self) -> None:
+        refuse_more(self.decision)
+        if self._closed:
+            raise InputError(self._closed)
+
+    def _label_message(self, label: int | None) -> str:
+        if not self._key:
+            raise InputError(
+                "there is no decision yet: push until there is one, then give its label."
+            )
+        if label is not None and (not is_integer(label) or label < 0):
+            raise InputError(
+                f"label is {label!r}: give a class index, a whole number from 0, or None if it "
+                "will never be known."
+            )
+        return write(type="label", decision=self._key, label=None if label is None else int(label))
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        """Take an answer of the server to this session."""
+        match answer["type"]:
+            case "opened":
+                self.number = answer["number"]
+            case "decision":
+                self.decision = read_decision(answer)
+                self.promise = answer["promise"]
+                self._key = answer["decision"]
+            case "closed" | "error" if self.decision is None:
+                # else it answers a push that came after the decision
+                self._closed = (
+                    f"the server closed this session: {answer.get('reason') or answer.get('error')}"
+                )
+
+
+def read_welcome(text: str | bytes) -> dict[str, Any]:
+    """The welcome of the server, with which every connection begins. A ValueError if it is none."""
+    try:
+        answer = json.loads(text)
+    except RecursionError:
+        answer = None
+    if not isinstance(answer, dict) or answer.get("type") != "welcome":
+        raise ValueError("no agreestop server answers there")
+    if answer.get("protocol") != PROTOCOL:
+        spoken = quoted(answer.get("protocol"))
+        raise ValueError(f"the server speaks protocol {spoken}, and this client speaks {PROTOCOL}")
+    return answer
+
+
+def read_answer(text: str | bytes) -> dict[str, Any]:
+    """An answer of the server: one of _FIELDS, with all of its fields. Anything else is refused."""
+    try:
+        answer = json.loads(text, parse_constant=no_constant)
+        known = all(type(answer[name]) in types for name, types in _FIELDS[answer["type"]].items())
+        lists = (
+            (answer.get("classes"), int),
+            (answer.get("names"), str),
+            (answer.get("alarms"), str),
+        )
+        known &= all(type(one) is kind for values, kind in lists for one in values or ())
+        known &= answer.get("names") is None or len(answer["names"]) == len(answer["classes"])
+        known &= type(answer.get("decision", "")) is str
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        known = False
+    if not known:
+        raise InputError(
+            "the server sent an answer that this client cannot read: use the same version of "
+            "agreestop at both ends."
+        )
+    return dict(answer)
+
+
+def live_address(url: str) -> str:
+    """The address of the WebSocket of a server; the path may be given or not."""
+    if not isinstance(url, str) or not url.startswith(("ws://", "wss://")):
+        raise InputError(
+            f"the address is {url!r}: give that of the server, such as ws://127.0.0.1:8000."
+        )
+    return url.rstrip("/").removesuffix(PATH) + PATH
+
+
+def connect_options(token: str | None) -> dict[str, Any]:
+    """How to connect, for websockets."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    shared = {"compression": None, "max_size": LARGEST_ANSWER, "proxy": None}
+    return {"subprotocols": [SUBPROTOCOL], "additional_headers": headers, **shared}
+
+
+def cannot_connect(url: str, error: Exception) -> InputError:
+    """Why there is no connection: what the server said, or the system."""
+    response = getattr(error, "response", None)
+    said = (
+        response.body.decode(errors="replace").strip()
+        if response is not None and response.body
+        else str(error)
+    )
+    return InputError(f"cannot connect to {url}: {said[:200] or type(error).__name__}")
+
+
+def connection_lost(error: Exception) -> InputError:
+    """Why there is no connection any more."""
+    return InputError(
+        f"the connection to the server ended ({error}): connect again; sessions without a decision "
+        "are lost."
+    )
+
+
+def read_alarms(answer: dict[str, Any]) -> tuple[str, ...]:
+    """The answer to a label: the alarms so far, in words."""
+    if answer["type"] == "error":
+        raise InputError(answer["error"])
+    return tuple(answer["alarms"])
 
 
 @final

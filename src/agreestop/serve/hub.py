@@ -30,10 +30,10 @@ from typing import Any, TypeVar, final
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
+from agreestop.engines.early_stopping import DEFAULTS, RunOptions
 from agreestop.engines.live_batch import LiveBatch
 from agreestop.engines.protocol import Engine
 
-from .computing import Computing, Progress, Result
 from .limits import Limits
 from .metrics import Metrics
 from .protocol import (
@@ -49,7 +49,7 @@ from .protocol import (
     write,
     write_decision,
 )
-from .sessions import MESSAGE_COST, Connection, Session, Work
+from .sessions import MESSAGE_COST, Computing, Connection, Progress, Result, Session, Work
 from .watch import Watch
 
 QUEUED_BYTES = 256 << 20  # of all clients
@@ -82,18 +82,11 @@ class Hub:
         limits: Limits | None = None,
         monitor: Path | None = None,
         *,
-        ensemble_digest: str = "",
         input_shape: tuple[int, ...] | None = None,
-        any_engine: bool = False,
-        any_members: bool = False,
+        options: RunOptions = DEFAULTS,
     ) -> None:
         self.calibrated, self.limits, self.input_shape = calibrated, limits or Limits(), input_shape
-        allowed = {
-            "ensemble_digest": ensemble_digest,
-            "any_engine": any_engine,
-            "any_members": any_members,
-        }
-        self._computing = Computing(LiveBatch(calibrated, engine, self.limits.sessions, **allowed))  # type: ignore[arg-type]
+        self._computing = Computing(LiveBatch(calibrated, engine, self.limits.sessions, options))
         self.watch, self.metrics = Watch(calibrated, monitor, self.limits), Metrics()
         self.connections: set[Connection] = set()
         self.sessions, self.draining, self._queued = 0, False, 0

@@ -19,10 +19,9 @@ from typing import Any, final
 
 import uvicorn
 
-from agreestop.adapters.engine import AdaptedEngine
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.ensembles import Ensemble
+from agreestop.engines.runner import Runner
 
 from .app import LOOPBACK, make_app
 from .door import WAITING, Door, Http, WebSocket
@@ -83,7 +82,7 @@ class Server:
     def __init__(
         self,
         rule: CalibratedRule,
-        ensemble: Ensemble | AdaptedEngine | None = None,
+        ensemble: Runner | None = None,
         *,
         host: str = "127.0.0.1",
         port: int = 8000,
@@ -98,17 +97,15 @@ class Server:
                 "the token is empty, or has a space or a sign outside ASCII: give one of ASCII "
                 "letters and digits that cannot be guessed."
             )
-        shape, digest, engine = None, "", None
+        served: dict[str, Any] = {}
         if ensemble is not None:
-            engine, digest, shape = ensemble.engine, ensemble.digest, ensemble.input_shape
-            if shape is None:
+            if ensemble.input_shape is None:
                 raise InputError(
                     "the shape of the inputs is not known yet: call score once, then serve."
                 )
-        allowed: dict[str, Any] = {"any_engine": any_engine, "any_members": any_members}
-        self.hub = Hub(
-            rule, engine, limits, monitor, ensemble_digest=digest, input_shape=shape, **allowed
-        )
+            served = {"engine": ensemble.engine, "input_shape": ensemble.input_shape}
+            served["options"] = ensemble.options(any_engine=any_engine, any_members=any_members)
+        self.hub = Hub(rule, limits=limits, monitor=monitor, **served)
         try:
             self._socket = _bind(host, port)
         except InputError:

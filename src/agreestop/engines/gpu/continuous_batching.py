@@ -31,8 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from agreestop.common import Booleans, Integers, cores
-from agreestop.decide.checkpoints import Stops
-from agreestop.decide.confidence import log_softmax
+from agreestop.decide.checkpoints import Index, Stops, Verdict, in_rounds, run_rounds
 from agreestop.events.container import Events, Inputs
 
 from ..inputs import dense_step
@@ -284,23 +283,25 @@ class _Queue:
         steps = np.minimum(computed, self.last)
         outcomes.computed[inputs] += steps
         outcomes.work[inputs] += self._members * steps
-        looks, entry = np.abs(found[:, 0]), (found.shape[1] - 2) // LOOKS
-        rows, again = np.arange(len(inputs)), []
-        for look in range(LOOKS):
-            again.append(rows[looks[rows] <= look])
-            rows = rows[looks[rows] > look]
-            if not len(rows):
-                break
-            seen = found[rows, 2 + look * entry : 2 + (look + 1) * entry]
-            index = np.searchsorted(self._times, seen[:, 0])
-            counts = seen[:, 1:].reshape(len(rows), -1, calibrated.classes)
-            verdict = calibrated.step(
-                index, log_softmax(counts.astype(np.float64)), calibrated.start(len(rows))
-            )
-            outcomes.stops.put(inputs[rows], index, verdict)
-            rows = rows[~verdict.stop]
-            self.no_stop_before[inputs[rows]] = seen[~verdict.stop, 0]
-        left = inputs[np.concatenate([*again, rows])]
+        entries = found[:, 2:].reshape(len(inputs), LOOKS, -1)
+        times = entries[..., 0].reshape(-1)
+        counts = entries[..., 1:].reshape(len(times), -1, calibrated.classes)
+        # the checkpoints that were found, of each input in their order
+        found_at = np.flatnonzero(np.arange(LOOKS) < np.abs(found[:, :1]))
+
+        def note(where: Integers, index: Index, verdict: Verdict) -> None:
+            outcomes.stops.put(inputs[where // LOOKS], index, verdict)
+            going_on = where[~verdict.stop]
+            self.no_stop_before[inputs[going_on // LOOKS]] = times[going_on]
+
+        index = np.searchsorted(self._times, times[found_at])
+        _, running = run_rounds(
+            calibrated.judge_some(counts),
+            calibrated.start(len(inputs)),
+            in_rounds(index, found_at // LOOKS, found_at),
+            note,
+        )
+        left = inputs[running]
         return left[self.no_stop_before[left] < self.last]
 
 

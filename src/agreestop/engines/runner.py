@@ -1,0 +1,222 @@
+"""What an ensemble and an adapted model can both do: score, decide and watch live inputs.
+
+    scores = runner.score(x, y)
+    run = runner.decide(rule, x)          stops computing an input soon after the rule stops
+    session = runner.live(rule)           one live input
+
+Inputs are arrays (n, T, ...) of booleans or numbers, an `Events`, or images (n, 1, ...) that are
+held for a number of steps. Scores carry the name of the engine and the digest of the members, and
+a rule refuses those of others.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from agreestop.common import InputError, as_array, as_labels
+from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.leakage import TrainingRows
+from agreestop.decide.scores import Scores
+from agreestop.decide.spotting import CalibratedSpotter
+from agreestop.events.container import Events, Inputs, as_inputs
+from agreestop.networks.digests import KnownDigest, Runnable
+
+from .early_stopping import (
+    BATCH_SIZE,
+    EarlyRun,
+    RunOptions,
+    check_calibrated,
+    decide_early,
+    score,
+)
+from .live import LiveSession
+from .protocol import Engine
+from .watching import Event, Heard, WatchSession, listen
+
+
+class Runner(ABC):
+    """K members and the engine that runs them."""
+
+    fresh: bool = False
+    class_names: tuple[str, ...] | None = None
+    training_rows: TrainingRows | None = None
+
+    def __init__(self) -> None:
+        self._known, self._digest = KnownDigest(), ""
+        self._engine: Engine | None = None
+
+    @property
+    @abstractmethod
+    def network(self) -> Runnable:
+        """What the engine runs: the K members, or the posterior from which members are drawn for
+        every input.
+        """
+
+    @property
+    @abstractmethod
+    def engine(self) -> Engine:
+        """The engine that runs the members."""
+
+    @abstractmethod
+    def engine_for(self, inputs: Inputs, steps: int | None = None) -> Engine:
+        """Check inputs and give the engine."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """The shape of one step of an input; None for modules of your own before the first ones."""
+        return self.network.input_shape
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C."""
+        return self.network.classes
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the tensors and settings of the members, in hexadecimal.
+
+        Scores and rules carry it. It is computed anew only after the members have changed.
+        """
+        if self._engine is None or not self._engine.copies_weights:
+            self._digest = self._known.of(self.network, **self._more_settings)
+        return self._digest
+
+    @property
+    def _more_settings(self) -> dict[str, Any]:
+        """What the digest covers beside the network."""
+        return {}
+
+    def options(self, **given: Any) -> RunOptions:
+        """Options with what is known of these members."""
+        return RunOptions(digest=self.digest, training=self.training_rows, **given)
+
+    def score(
+        self,
+        x: ArrayLike | Events,
+        y: ArrayLike | None = None,
+        *,
+        steps: int | None = None,
+        lengths: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        classes: Sequence[str] | None = None,
+        batch_size: int = BATCH_SIZE,
+        first: int = 0,
+    ) -> Scores:
+        """Log-confidences of every member after every step, for inputs (n, T, ...) or images
+        (n, 1, ...) held for `steps` steps.
+
+        y (n,) are the labels, which calibration needs. Labels and class names come from x if x is
+        an `Events` that has them. Inputs that end early have lengths (n,), or a mask (n, T) that is
+        True up to their ends: the scores at its end stand for all later steps of an input. first:
+        the number of the first input, where x is a part of more.
+        """
+        inputs = as_inputs(x)
+        engine = self.engine_for(inputs, steps)
+        options = self.options(
+            batch_size=batch_size, steps=steps, lengths=lengths, mask=mask, first=first
+        )
+        known = self.class_names
+        if isinstance(inputs, Events):
+            y, known = inputs.labels if y is None else y, inputs.classes or known
+        labels = None if y is None else as_labels(y, len(inputs), engine.classes)
+        return score(engine, inputs, labels, classes or known, options)
+
+    def decide(
+        self,
+        rule: CalibratedRule,
+        x: ArrayLike | Events,
+        *,
+        steps: int | None = None,
+        lengths: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        any_engine: bool = False,
+        any_members: bool = False,
+        batch_size: int = BATCH_SIZE,
+        first: int | None = None,
+    ) -> EarlyRun:
+        """Decide on inputs (n, T, ...), or on images (n, 1, ...) held for `steps`, and stop
+        computing where the rule stops.
+
+        The decisions are those of `rule.decide` on the scores of the same inputs. `computed` (n,)
+        counts the steps that were computed. A rule that was calibrated with another engine or with
+        other members is refused, unless `any_engine` or `any_members` is True. groups are those of
+        the inputs, for a rule with groups. lengths or mask say where inputs end, as for `score`.
+        first: the number of the first input, on which randomised merging and members that are
+        drawn for every input depend; without it, numbers begin at 0 and the random numbers of
+        merging are fresh.
+        """
+        check_calibrated(rule)
+        inputs = as_inputs(x)
+        engine = self.engine_for(inputs, steps)
+        allowed = {"any_engine": any_engine, "any_members": any_members}
+        ends = {"lengths": lengths, "mask": mask}
+        options = self.options(
+            batch_size=batch_size, steps=steps, groups=groups, first=first, **ends, **allowed
+        )
+        return decide_early(engine, rule, inputs, options)
+
+    def listen(self, recordings: Sequence[ArrayLike], *, window: int, event: Event) -> Heard:
+        """Run the members over recordings, n arrays (T_i, ...), without a start or an end.
+
+        `.scores` are for `Spotter.calibrate`: at every step the log-odds of the class `event`, a
+        number, a name or several, from the counts over the last `window` steps. `.after(alarms,
+        labels, steps=M)` are the scores after alarms, for the class rule of `watch`.
+        """
+        self._check_drawn_once()
+        if self.input_shape is None:
+            for one in recordings[:1]:  # tells modules the shape of a step
+                self.engine_for(as_array(one, "recordings[0]")[None])
+        return listen(self.engine, recordings, window, event, self.class_names, self.digest)
+
+    def watch(
+        self,
+        spotter: CalibratedSpotter,
+        rule: CalibratedRule,
+        *,
+        window: int,
+        event: Event,
+        any_engine: bool = False,
+        any_members: bool = False,
+    ) -> WatchSession:
+        """Watch a stream without an end: call `session.push(indices)` or `push(frame=array)`.
+
+        A push returns a `Detection` where the spotter's score is above its threshold, later the
+        rule's `Decision` on the steps after it, else None. window and event as for `listen`. See
+        `agreestop.engines.watching` for what is promised.
+        """
+        self._check_drawn_once()
+        engine, names = self.engine, self.class_names
+        options = self.options(any_engine=any_engine, any_members=any_members)
+        return WatchSession(engine, spotter, rule, window, event, names, options)
+
+    def _check_drawn_once(self) -> None:
+        if self.fresh:
+            raise InputError(
+                "members are drawn for every input, and a stream without an end is one input: use "
+                "fresh=False."
+            )
+
+    def live(
+        self,
+        rule: CalibratedRule,
+        *,
+        group: ArrayLike | None = None,
+        any_engine: bool = False,
+        any_members: bool = False,
+        number: int | None = None,
+    ) -> LiveSession:
+        """Watch one live input: call `session.push(indices)` or `session.push(frame=array)` for
+        each step, until there is a decision.
+
+        `session.end()` answers for a stream that is over. number: the number of the input, for
+        rules with randomised merging and for members that are drawn for every input. By default it
+        counts up, and the random numbers of merging are fresh. group: the input's group, for a rule
+        with groups.
+        """
+        check_calibrated(rule)
+        engine = self.engine
+        options = self.options(any_engine=any_engine, any_members=any_members)
+        return LiveSession(engine, rule, number, group, options=options)
