@@ -521,6 +521,35 @@ def serve(text: str) -> str:
     return fill(fill(text, "load", load_table), "attacks", attack_table)
 
 
+def answers_table() -> str:
+    """Open answers: samples, agreement and accuracy of ours and of published rules, with intervals for the draw of the questions."""
+    lines = ["| rule | samples | agreement | right | tokens |", "|---|---|---|---|---|"]
+    for one in read("answers.json"):
+        if "number" in one or "answered" in one:
+            continue
+        name = one["rule"] if one["target"] is None else f"{one['rule']}, target {one['target']}"
+        samples, agreement = (one[key] for key in ("samples", "agreement"))
+        spread = f"{samples['mean']:.2f} [{samples['low']:.2f}, {samples['high']:.2f}]"
+        agreed = f"{agreement['mean']:.3f} [{agreement['low']:.3f}, {min(agreement['high'], 1):.3f}]"
+        lines.append(f"| {name} | {spread} | {agreed} | {one['accuracy']['mean']:.3f} | {one['cost']['mean']:.0f} |")
+    return "\n".join(lines)
+
+
+def refusals_table() -> str:
+    """Open answers with right answers as labels, and abstention."""
+    lines = ["| at most wrong | samples | answered | wrong |", "|---|---|---|---|"]
+    for one in read("answers.json"):
+        if "answered" in one:
+            means = " | ".join(f"{one[key]['mean']:.{digits}f}" for key, digits in (("samples", 1), ("answered", 3), ("wrong", 3)))
+            lines.append(f"| {1 - one['target']:.2f} | {means} |")
+    return "\n".join(lines)
+
+
+def language_models(text: str) -> str:
+    """docs/language-models.md with its tables."""
+    return fill(fill(text, "answers", answers_table), "refusals", refusals_table)
+
+
 PAGES: dict[str, Callable[[str], str]] = {
     "docs/guide.md": guide,
     "docs/paper.md": paper,
@@ -528,7 +557,12 @@ PAGES: dict[str, Callable[[str], str]] = {
     "docs/engines.md": engines,
 }
 PAGES |= {"docs/reliability.md": reliability, "docs/promises.md": promises, "docs/drift.md": drift, "docs/scale.md": scale}
-PAGES |= {"docs/microcontroller.md": microcontroller, "docs/serve.md": serve, "docs/nir.md": nir}
+PAGES |= {
+    "docs/microcontroller.md": microcontroller,
+    "docs/serve.md": serve,
+    "docs/nir.md": nir,
+    "docs/language-models.md": language_models,
+}
 
 
 def main() -> None:

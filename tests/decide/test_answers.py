@@ -296,3 +296,32 @@ def test_an_error_loses_nothing(calibrated: ag.CalibratedRule) -> None:
     for reply in replies_of_no_use:
         with pytest.raises(ag.InputError):
             ag.sample_until(calibrated, lambda reply=reply: reply)  # type: ignore[misc]
+
+
+def test_tuning_chooses_a_risk_and_remembers_the_questions() -> None:
+    tuning = simulate(240, 3)
+    tuned = ag.tune(rule(break_ties=True), tuning, "final", repeats=4)
+    assert {one.name for one in tuned.trials} == {"votes, Beta criterion", "votes, share", "votes, learned"}
+    assert tuned.rule.calibrate(simulate(60, 1), "final").n == 60
+    with pytest.raises(ag.InputError, match="tuning"):
+        tuned.rule.calibrate(tuning, "final")
+    with pytest.raises(ag.InputError, match="Answers"):
+        ag.tune(rule(risk=ag.VoteRisk()), ag.simulate_scores(100, steps=9))
+
+
+def test_a_monitor_takes_right_answers_and_finds_misses(tmp_path: Path) -> None:
+    calibrated = rule(0.8, checkpoints=(3, 6, 9), delta=0.1, at_end="abstain").calibrate(simulate(300, 1))
+    monitor = ag.DriftMonitor(calibrated)
+    batch = calibrated.decide(simulate(400, 2))
+    assert monitor.update(batch, ["a"] * 400) is None and monitor.labels == 400
+    decision = ag.sample_until(calibrated, lambda: "a")
+    monitor.observe(decision)
+    assert monitor.update(decision, "a") is None
+    alarm = None
+    for _ in range(100):
+        decision = ag.sample_until(calibrated, lambda: "b")
+        monitor.observe(decision)
+        alarm = alarm or monitor.update(decision, "a")
+    assert alarm is not None and alarm.kind == "misses"
+    with pytest.raises(ag.InputError, match="label"):
+        monitor.update(decision, 0)

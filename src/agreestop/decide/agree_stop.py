@@ -551,6 +551,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 "the rule has a gate, which holds its risk: tune the rule without it, then give "
                 "the tuned risk to Gate.fit."
             )
+        if self.risk.reads_answers:
+            raise InputError("the rule reads open answers: tune it on ag.Answers(...).")
         if not self.risk.tunable:
             raise InputError(
                 "a fixed time has no risk to tune: calibrate it as it is, or tune AgreeStop with "

@@ -307,6 +307,7 @@ class OpenRisk(Risk):
     """A risk that reads votes of open answers."""
 
     reads_answers = True
+    rows: TunedRows | None
     times: tuple[float, ...] | None
 
     def evidence(self, index: Index, log_confidence: Floats, max_set_size: int) -> Evidence:
@@ -336,6 +337,15 @@ class OpenRisk(Risk):
         return replace(self, times=checkpoints)  # type: ignore[type-var]
 
     @property
+    def tuned(self) -> TunedRows | None:
+        return self.rows
+
+    def remembering_ids(self, answers: Answers) -> Self:
+        """The same, which remembers that these questions were used to choose it."""
+        rows = TunedRows.of_rule(None, len(answers.times), answers.ids)
+        return self if answers.ids is None else replace(self, rows=rows)  # type: ignore[type-var]
+
+    @property
     def tunable(self) -> bool:
         return False
 
@@ -352,6 +362,8 @@ class VoteRisk(OpenRisk, KeptInFiles):
         also reads weights.
     times : tuple of float, optional
         The numbers of samples at the checkpoints; a rule fills them in.
+    rows : TunedRows, optional
+        The tuning rows, where `tune` chose it.
 
     Examples
     --------
@@ -363,6 +375,7 @@ class VoteRisk(OpenRisk, KeptInFiles):
 
     form: str = "beta"
     times: tuple[float, ...] | None = None
+    rows: TunedRows | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
@@ -439,8 +452,8 @@ class VoteRisk(OpenRisk, KeptInFiles):
             features.append(_features(votes, seen, last.shape[2], with_cost))
             misses.append(votes.argmax(axis=1) != truth)
         weights = _fit_logistic(np.concatenate(features), np.concatenate(misses))
-        rows = None if data.ids is None else TunedRows.of_rule(None, len(data.times), data.ids)
-        return LearnedVotes(weights, int(data.times[-1]), with_cost, data.times, rows)
+        learned = LearnedVotes(weights, int(data.times[-1]), with_cost, data.times)
+        return learned.remembering_ids(data)
 
 
 @dataclass(frozen=True, eq=False)
@@ -458,10 +471,6 @@ class LearnedVotes(OpenRisk, KeptInFiles):
     with_cost: bool
     times: tuple[float, ...] | None = None
     rows: TunedRows | None = field(default=None, repr=False)
-
-    @property
-    def tuned(self) -> TunedRows | None:
-        return self.rows
 
     def log_risk(self, votes: Floats, seen: Floats) -> Floats:
         features = _features(votes, seen, self.steps, self.with_cost)

@@ -29,13 +29,14 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import Booleans, Floats, InputError, Schedule, columns_of, is_number
 
+from ..answers import Answers, VoteRisk
 from ..checkpoints import Evidence, LabelledEvidence
 from ..leakage import TunedRows, sketch_rows
 from ..rule import Fit, Rule, gather_evidence
 from ..scores import Scores, ScoresLike, as_scores, at_times, labels_of
 from .agreement_features import NothingToLearn
 from .schedules import as_price, best_schedule, check_rows
-from .splits import Pool, realisations
+from .splits import Pool, realisations, repeat_splits
 
 EXPONENTS = (-1.0, 0.0, 1.0, 2.0)
 POWERS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0)
@@ -122,8 +123,10 @@ def tune(
     ----------
     rule : SpikeCP or AgreeStop
         The rule to tune.
-    scores_or_log_confidence : Scores, or array (n, M, K, C)
-        Tuning scores with labels. Calibrate the result on other rows: it refuses these.
+    scores_or_log_confidence : Scores, Answers, or array (n, M, K, C)
+        Tuning scores with labels. Calibrate the result on other rows: it refuses these. For open
+        answers, with labels="final" or right answers, the Beta criterion, the share and a learned
+        risk are compared.
     labels, times : optional
         For log-confidences.
     n_calibration : int
@@ -158,6 +161,8 @@ def tune(
     >>> tuned.trials[0].latency <= tuned.trials[-1].latency
     True
     """
+    if isinstance(scores_or_log_confidence, Answers):
+        return _tune_votes(rule, scores_or_log_confidence, labels, n_calibration, repeats, seed)
     base = rule.untuned()
     if not is_number(price_of_size) or price_of_size < 0:
         advice = "give the latency that one class is worth, such as 0.05, or 0"
@@ -226,6 +231,37 @@ class _Shape:
 
     heights: Floats
     trial: Trial
+
+
+def _tune_votes(
+    rule: Rule, answers: Answers, labels: Any, n_calibration: int, repeats: int, seed: int
+) -> Tuned:
+    """The rule with the risk of open answers that stops earliest on halves it was not fitted on."""
+    data = answers.at(rule.checkpoints)
+    if not 1 <= n_calibration <= len(data) // 4:
+        given = f"n_calibration is {n_calibration} and there are {len(data)} tuning rows"
+        raise InputError(f"{given}: give at least four times as many rows.")
+    fits: dict[str, Callable[[Answers], Any]] = {
+        "votes, Beta criterion": lambda part: VoteRisk(),
+        "votes, share": lambda part: VoteRisk("share"),
+        "votes, learned": lambda part: VoteRisk.fit(part, labels, rule.checkpoints),
+    }
+    half = np.random.default_rng([seed, 1]).permutation(len(data)) % 2 == 0
+    trials = []
+    for name, fit in fits.items():
+        with suppress(InputError):  # nothing to learn, or weights that counts do not read
+            latency = []
+            for rows in (half, ~half):
+                fitted = rule.with_reader(fit(data.rows(rows)))
+                other = data.rows(~rows)
+                found = repeat_splits(fitted, other, labels, n_calibration, repeats, seed)
+                latency.append(float(found.normalized_latency))
+            trials.append(Trial(name, float(np.mean(latency)), 1.0))
+    if not trials:
+        raise InputError("no risk of open answers fits these rows: give more rows, or labels.")
+    trials.sort(key=lambda one: one.latency)
+    chosen = fits[trials[0].name](data).remembering_ids(data)
+    return Tuned(rule.with_reader(chosen), tuple(trials))
 
 
 class _Choice(NamedTuple):
