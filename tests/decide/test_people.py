@@ -288,3 +288,37 @@ def test_the_rank_among_people_counts_the_new_one() -> None:
     """⌊(K+1)β⌋ of K = 2 people at β = 1/4 is 0: nothing may stop; of K = 3 it is the first."""
     assert rule_of_values([[1.0], [2.0]], "1/2", "3/4") == -math.inf
     assert rule_of_values([[1.0], [2.0], [3.0]], "1/2", "3/4") == 1.0
+
+
+def test_people_of_the_calibration_cannot_be_evaluated(tmp_path: Path) -> None:
+    rule = ag.AgreeStop(0.8, TIMES, 1).calibrate(SCORES, people=NAMES)
+    rule.save(tmp_path / "rule")
+    new = ag.simulate_scores(100, steps=10, K=2, C=4, seed=9)
+    for known in (rule, ag.load_rule(tmp_path / "rule")):
+        with pytest.raises(ag.InputError, match="1 of the 5 people") as caught:
+            ag.evaluate(known.decide(new), new, people=np.array(["p07", "new 1", "new 2", "new 3", "new 4"])[np.arange(100) % 5])
+        assert_one_sentence(str(caught.value))
+        assert ag.evaluate(known.decide(new), new, people=["new"] * 100).by_person is not None
+
+
+def test_repeated_splits_divide_people_and_let_them_count_equally() -> None:
+    people = np.repeat(np.arange(30), np.arange(1, 31))
+    pool = ag.simulate_scores(len(people), steps=10, K=2, C=4, seed=3)
+    rule, rng = ag.AgreeStop(0.8, TIMES, 1), np.random.default_rng(5)
+    splits = ag.repeat_splits(rule, pool, n_calibration=15, repeats=4, seed=5, people=people)
+    for coverage in splits.coverages.tolist():
+        order = rng.permutation(30)
+        known, new = np.isin(people, order[:15]), np.isin(people, order[15:])
+        decisions = rule.calibrate(pool.rows(known), people=people[known]).decide(pool.rows(new))
+        result = ag.evaluate(decisions, pool.rows(new), people=people[new])
+        assert coverage == pytest.approx(np.mean([float(one.coverage) for one in result.by_person or ()]))
+    assert splits.n == 30
+    assert np.isfinite(ag.repeat_splits(rule, pool, n_calibration=15, repeats=3, people=people, for_people=0.9).coverages).all()
+    for wrong, words in (
+        ({"n_calibration": 30, "people": people}, "has 30 people"),
+        ({"for_people": 0.9}, "without people"),
+        ({"people": people[:3]}, "people has 3"),
+        ({"people": people, "rule": ag.AgreeStop(0.8, TIMES, 1, delta=0.1)}, "people and delta"),
+    ):
+        with pytest.raises(ag.InputError, match=words):
+            ag.repeat_splits(**{"rule": rule, "scores_or_log_confidence": pool, **wrong})

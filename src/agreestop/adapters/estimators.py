@@ -65,7 +65,7 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
 from agreestop.decide.confidence import MODEL_AVERAGE
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.leakage import Overlap, TrainingRows
+from agreestop.decide.leakage import Overlap, TrainingRows, mark_ids
 from agreestop.decide.rule import Rule, build_rule
 from agreestop.decide.scores import Scores
 from agreestop.decide.spikecp import SpikeCP
@@ -221,6 +221,8 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         own = None if persons is None else persons[rows]
         scores = self._scores(self.models_, series[rows], codes[rows])
         calibrated = stricter.calibrate(scores, people=own, for_people=for_people)
+        if persons is not None:  # neither those who calibrate nor those who fit are new
+            calibrated = replace(calibrated, known_people=np.unique(mark_ids(persons)))
         self.notes_ += calibrated.notes
         self.rule_ = (
             replace(calibrated, guarantee=f"{rule.promise()} {unmet}") if unmet else calibrated

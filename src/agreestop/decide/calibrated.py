@@ -29,6 +29,7 @@ from .checkpoints import Index, Policy, State, Stops, Verdict, run_checkpoints
 from .confidence import log_softmax
 from .decisions import Decision, Decisions
 from .leakage import (
+    Marks,
     Overlap,
     RowScores,
     TunedRows,
@@ -83,6 +84,9 @@ class CalibratedRule(KeptInFiles):
         How far the log-risk of one input at the first checkpoint may differ between two runs.
     people
         The number of people in calibration, where the promise is about new people.
+    known_people
+        Marks of these people, and of those who trained an early classifier; `evaluate` refuses
+        them.
     notes
         Sentences about the calibration examples; they are not kept in files.
 
@@ -116,6 +120,7 @@ class CalibratedRule(KeptInFiles):
     class_counts: Integers | None = None
     eta: float = UNITS * UNIT
     people: int | None = None
+    known_people: Marks | None = None
     notes: tuple[str, ...] = field(default=(), init=False)
     # The number of streams that were opened without a number of their own.
     opened: list[int] = field(default_factory=lambda: [0], init=False)
@@ -411,6 +416,7 @@ class CalibratedRule(KeptInFiles):
             answered=np.asarray(stops.sets.any(axis=1) | (not terms.abstains)),
             target=None if terms.target is None or not terms.promises else float(terms.target),
             largest_loss=terms.largest_loss,
+            known_people=self.known_people,
             lower=lower,
             upper=upper,
             tree=terms.tree,

@@ -31,12 +31,14 @@ from .leakage import (
     labels_in_blocks,
     labels_misplaced,
     labels_unrelated,
+    mark_ids,
     training_overlap,
 )
 from .rule import (
     Reduced,
     Rule,
     Terms,
+    check_conditions,
     coverage_promise,
     gather_evidence,
     refuse_used,
@@ -293,27 +295,12 @@ class Uncalibrated(Rule):
         given = groups, weights, max_weight, people, for_people
         conditions = Conditions.of(len(data), *given, final=final)
         rule = self.on(data)
-        rule._check_conditions(conditions)
-        return calibrate_reduced(rule, [reduce_examples(rule, data, conditions)], conditions)
-
-    def _check_conditions(self, conditions: Conditions) -> None:
-        """Refuse what has no proof, or no use."""
-        terms = self.terms
-        if (conditions.final or conditions.used) and not terms.promises:
-            raise InputError(
-                f"{type(self).__name__} promises nothing, so {conditions.used or 'final labels'} "
-                "have no use: give SpikeCP or AgreeStop."
-            )
-        for name, part in (("weights", conditions.weights), ("people", conditions.people)):
-            if part is not None and terms.delta is not None:
-                raise InputError(f"there is no promise with both {name} and delta: leave one out.")
-        if conditions.for_people is not None and (
-            terms.is_divided or conditions.groups is not None
-        ):
-            raise InputError(
-                "for_people has no promise with groups, classes, a gate or accumulated: leave them "
-                "out, or leave out for_people."
-            )
+        check_conditions(rule.terms, conditions, type(rule).__name__)
+        parts = [reduce_examples(rule, data, conditions)]
+        calibrated = calibrate_reduced(rule, parts, conditions)
+        if people is None:
+            return calibrated
+        return replace(calibrated, known_people=np.unique(mark_ids(people)))
 
 
 class ThresholdRule(Uncalibrated):

@@ -43,7 +43,14 @@ from agreestop.common.estimates import Estimate
 from agreestop.common.levels import coverage_draws
 from agreestop.common.tables import as_dataframe, as_html, as_table, decisions_html
 
-from .leakage import classes_differ, coverage_too_low, labels_misplaced, labels_unrelated
+from .leakage import (
+    Marks,
+    classes_differ,
+    coverage_too_low,
+    labels_misplaced,
+    labels_unrelated,
+    mark_ids,
+)
 from .scores import Inputs, Scores, ScoresLike
 
 SHARES = ("coverage", "answered", "wrong", "agreement")
@@ -179,6 +186,8 @@ class Decisions:
     largest_loss
         For a `StopRule`, which has no classes: the largest loss there can be. `evaluate` then takes
         losses (n, M), and sets (n, 1) say what was answered.
+    known_people
+        Marks of people whom `evaluate` refuses, because the rule was calibrated on them.
     texts : n tuples of str
         For open answers, of which each input has classes of its own: the answers of each input, in
         the order in which they appeared. Sets are about these, and `names` says what was answered.
@@ -224,6 +233,7 @@ class Decisions:
     lower: Floats | None = None
     upper: Floats | None = None
     tree: Any = None
+    known_people: Marks | None = None
 
     def __post_init__(self) -> None:
         if self.answered is None:
@@ -521,7 +531,8 @@ def evaluate(
         (n,) whole numbers or strings, or (n, G) booleans where groups overlap: coverage by group,
         for any rule. Without them, by the groups of the rule, if it has any.
     people
-        (n,) whole numbers or strings: coverage by person, for any rule.
+        (n,) whole numbers or strings: coverage by person, for any rule. People whom the rule was
+        calibrated on are refused.
 
     Returns
     -------
@@ -619,6 +630,13 @@ def evaluate(
     by_person = below = accuracy = draw_range = draws_this_low = None
     if people is not None:
         persons, person = np.unique(as_row_names(people, n, "people"), return_inverse=True)
+        known_people = decisions.known_people
+        seen = [] if known_people is None else np.isin(mark_ids(persons), known_people)
+        if np.any(seen):
+            raise InputError(
+                f"{np.count_nonzero(seen)} of the {len(persons)} people are among those whom the "
+                "rule was calibrated on, or who trained its models: evaluate on other people."
+            )
         by_person = grouped(person, persons.astype(np.str_).tolist())
         if decisions.target is not None:
             below = share(np.array([one.coverage < decisions.target for one in by_person or ()]))

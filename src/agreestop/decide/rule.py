@@ -30,7 +30,7 @@ from agreestop.common import (
 )
 from agreestop.common.levels import Rounding, Target, as_delta, as_target, in_words
 
-from .checkpoints import Evidence, Index, LabelledEvidence, Policy
+from .checkpoints import Conditions, Evidence, Index, LabelledEvidence, Policy
 from .confidence import Pooling, RiskNumbers, log_softmax
 from .leakage import Overlap, RowScores, TunedRows, first_reuse
 from .scores import Scores, ScoresLike, as_log_confidence, as_scores, load_scores
@@ -395,6 +395,23 @@ def coverage_promise(target: Fraction, class_conditional: bool, delta: Fraction 
         "answer holds the true class of a new example with probability at least "
         f"{in_words(target)}; calibration and new examples must be i.i.d.{separate}"
     )
+
+
+def check_conditions(terms: Terms, conditions: Conditions, name: str) -> None:
+    """Refuse what has no proof, or no use, for a rule of this name."""
+    if (conditions.final or conditions.used) and not terms.promises:
+        raise InputError(
+            f"{name} promises nothing, so {conditions.used or 'final labels'} have no use: give "
+            "SpikeCP or AgreeStop."
+        )
+    for what, part in (("weights", conditions.weights), ("people", conditions.people)):
+        if part is not None and terms.delta is not None:
+            raise InputError(f"there is no promise with both {what} and delta: leave one out.")
+    if conditions.for_people is not None and (terms.is_divided or conditions.groups is not None):
+        raise InputError(
+            "for_people has no promise with groups, classes, a gate or accumulated: leave them "
+            "out, or leave out for_people."
+        )
 
 
 def shortage(rule: Rule, reduced: Reduced, examples: LabelledEvidence, members: int) -> str:

@@ -8,18 +8,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, Schedule, as_count, columns_of
 from agreestop.common.estimates import Estimate
-from agreestop.common.levels import Rounding
+from agreestop.common.levels import Rounding, Target
 
 from ..checkpoints import Conditions, LabelledEvidence, run_policy
 from ..leakage import training_overlap
-from ..rule import Reduced, Rule, gather_evidence, refuse_used, shortage, warn_of_sizes
+from ..rule import (
+    Reduced,
+    Rule,
+    check_conditions,
+    gather_evidence,
+    refuse_used,
+    shortage,
+    warn_of_sizes,
+)
 from ..scores import ScoresLike, labels_of
 
 GROUPS = 16  # the rows are divided into this many groups, and each group is left out once
@@ -49,7 +57,7 @@ class Splits:
     confidence : float
         The level of the intervals.
     n : int
-        The number of rows in the pool.
+        The number of rows in the pool, or of people.
     without : callable or None
         The figures of the first realisations without some rows; None where the pool is too small.
     works : (repeats,), or None
@@ -211,6 +219,9 @@ def repeat_splits(
     repeats: int = 50,
     seed: int = 0,
     times: Sequence[float] | None = None,
+    *,
+    people: ArrayLike | None = None,
+    for_people: Target | None = None,
 ) -> Splits:
     """Calibrate on random rows of a pool and decide on the others, many times.
 
@@ -229,6 +240,9 @@ def repeat_splits(
         The number of calibration rows in each realisation.
     repeats, seed : int
         The number of realisations, and what decides their rows.
+    people, for_people : optional
+        As in `calibrate`. Each realisation then divides people, not rows: n_calibration is a number
+        of people, nobody is in both parts, and in coverage people count equally.
 
     For a rule that abstains, coverage is the share that is not answered wrongly.
 
@@ -248,19 +262,23 @@ def repeat_splits(
     data = rule.read(scores_or_log_confidence, None if final else labels, times)
     rule = rule.on(data)
     columns = columns_of(rule.checkpoints, data.times)
-    n, (members, classes) = len(data), data.sizes
+    members, classes = data.sizes
+    known = Conditions.of(len(data), people=people, for_people=for_people, final=final)
+    check_conditions(rule.terms, known, type(rule).__name__)
+    n = len(data) if known.people is None else int(known.people.max()) + 1
     as_count(repeats, "repeats")
     if as_count(n_calibration, "n_calibration") >= n:
-        given = f"n_calibration is {n_calibration} and the pool has {n} rows"
+        what = "rows" if people is None else "people"
+        given = f"n_calibration is {n_calibration} and the pool has {n} {what}"
         raise InputError(f"{given}: choose from 1 to {n - 1}, so that test rows remain.")
     training = training_overlap(data.trained, data.trained_chance)
     refuse_used(rule, data.ids, data.scored(columns), training, "repeat_splits")
     evidence = gather_evidence(rule, data.cells, columns)
     truth = rule.best(evidence[:, -1]) if final else labels_of(data)
-    rounding, known = Rounding.of(data.cells, data.rounding), Conditions(final=final)
+    rounding = Rounding.of(data.cells, data.rounding)
     examples = LabelledEvidence(evidence, truth, classes, known, rounding, data.loss)
     pool = Pool.of(rule, examples)
-    rows = np.random.default_rng(seed).permutation(n)[:n_calibration]
+    rows, _ = next(pool.divisions(n_calibration, 1, seed))
     sentence = shortage(rule, pool.reduced_rows(rows), examples.without_evidence(rows), members)
     warn_of_sizes(rule, classes, sentence, stacklevel=3)
     return split_figures(rule, pool, n_calibration, repeats, seed, members=members)
@@ -280,6 +298,31 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    @property
+    def units(self) -> int:
+        """The number of rows, or of people where these are known."""
+        people = self.examples.conditions.people
+        return len(self) if people is None else int(people.max()) + 1
+
+    def divisions(
+        self, n_calibration: int, repeats: int, seed: int, out: Booleans | None = None
+    ) -> Iterator[tuple[Integers, Integers]]:
+        """`divisions` of the rows, or of the people with all their rows."""
+        people = self.examples.conditions.people
+        for parts in divisions(self.units, n_calibration, repeats, seed, out):
+            if people is None:
+                yield parts
+            else:
+                calibration, test = (np.flatnonzero(np.isin(people, part)) for part in parts)
+                yield calibration, test
+
+    def mean(self, values: NDArray[Any], rows: Integers) -> float:
+        """The mean of the values of some rows; people count equally."""
+        people = self.examples.conditions.people
+        if people is None:
+            return float(values.mean())
+        return float(np.average(values, weights=1 / np.bincount(people[rows])[people[rows]]))
 
     def reduced_rows(self, rows: Integers) -> Reduced:
         """What calibration needs of some of the examples."""
@@ -330,7 +373,7 @@ def realisations(
     figures all use it.
     """
     examples = pool.examples
-    for calibration, test in divisions(len(pool), n_calibration, repeats, seed, out):
+    for calibration, test in pool.divisions(n_calibration, repeats, seed, out):
         few = examples.without_evidence(calibration)
         policy = rule.fit(pool.reduced_rows(calibration), few)
         stops = run_policy(policy, examples.evidence, test, examples.classes)
@@ -360,12 +403,14 @@ def split_figures(
         sizes = np.count_nonzero(run.sets, axis=1)
         least = min(least, int(sizes.min()))
         hits = run.sets[np.arange(len(run.test)), labels[run.test]]
-        coverage = (hits | (sizes == 0) if rule.terms.abstains else hits).mean()
+        coverage = pool.mean(hits | ((sizes == 0) & rule.terms.abstains), run.test)
         if rule.terms.numbers and pool.examples.loss is not None:
             (lower, upper), true = run.interval.T, pool.examples.loss[run.test, 0]
-            coverage, sizes = np.mean((lower <= true) & (true <= upper)), upper - lower
+            coverage = pool.mean((lower <= true) & (true <= upper), run.test)
+            sizes = upper - lower
         elif pool.examples.loss is not None:
-            coverage = 1 - np.mean(run.sets[:, 0] & (pool.examples.loss[run.test, run.stops] > 0))
+            wrong = run.sets[:, 0] & (pool.examples.loss[run.test, run.stops] > 0)
+            coverage = 1 - pool.mean(wrong, run.test)
         figures[:, repeat] = coverage, clock[run.stops].mean(), sizes.mean()
         works[repeat] = np.nan if costs is None else costs[run.stops].mean()
 
@@ -373,7 +418,7 @@ def split_figures(
         return split_figures(rule, pool, n_calibration, repeats, seed, rows, members)
 
     # Rows must remain for the test without any group.
-    enough = n_calibration < len(pool) - math.ceil(len(pool) / GROUPS)
+    enough = n_calibration < pool.units - math.ceil(pool.units / GROUPS)
     most = math.inf if rule.terms.numbers else pool.examples.classes
     bounds = [(0.0, 1.0), (float(clock[0]), 1.0), (least, most)]
     bounds += [] if costs is None else [(float(costs[0]), float(costs[-1]))]
@@ -381,7 +426,7 @@ def split_figures(
         figures[0],
         figures[1],
         figures[2],
-        n=len(pool),
+        n=pool.units,
         without=without if enough else None,
         works=None if costs is None else works,
         bounds=np.array(bounds, dtype=np.float64),
