@@ -143,15 +143,11 @@ class Splits:
         for every 40 rows, from 3 to G - 1, and their interval contains both the one on the scale of
         the figure and the one on the logit scale between the bounds of the figure.
         """
-        figures = self._with_work
+        figures, repeats = self._with_work, min(len(self.coverages), repeats)
+        means = figures.mean(axis=1)
         if self.without is None:
-            return PoolFigures(
-                *(
-                    Estimate(mean, math.nan, math.nan, math.nan)
-                    for mean in figures.mean(axis=1).tolist()
-                )
-            )
-        means, repeats = figures.mean(axis=1), min(len(self.coverages), repeats)
+            unknown = [math.nan] * 3
+            return PoolFigures(*(Estimate(mean, *unknown) for mean in means.tolist()))
         groups = np.random.default_rng(0).permutation(self.n) % GROUPS
         changes = np.stack(
             [self.without(groups == group, repeats)._with_work for group in range(GROUPS)]
@@ -162,10 +158,9 @@ class Splits:
         errors = np.sqrt(
             np.maximum(by_pool, 0.0) + figures.var(axis=1) / max(len(self.coverages) - 1, 1)
         )
-        half = student_quantile(self.confidence, GROUPS - 1) * errors
-        coverage = Estimate(
-            *(float(value[0]) for value in (means, means - half, means + half, errors))
-        )
+        mean, error = float(means[0]), float(errors[0])
+        half = student_quantile(self.confidence, GROUPS - 1) * error
+        coverage = Estimate(mean, mean - half, mean + half, error)
         bounds = np.array([[-np.inf, np.inf]] * len(means)) if self.bounds is None else self.bounds
         freedom = min(max(self.n / ROWS_PER_DEGREE, LEAST_FREEDOM), GROUPS - 1)
         reach = student_quantile(self.confidence, freedom)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -179,7 +179,7 @@ def tune(
         count = min(n_calibration, len(rows) // 2)
         return _Bench(start, rows, count, repeats, seed, price_of_size, price_of_work)
 
-    def choose(rows: Scores, number: int) -> _Choice:
+    def choose(rows: Scores, number: int) -> Tuned:
         start = base
         if price_of_work:
             report("schedule", number / rounds)
@@ -264,13 +264,6 @@ def _tune_votes(
     return Tuned(rule.with_reader(chosen), tuple(trials))
 
 
-class _Choice(NamedTuple):
-    """The rule that was chosen, and all that was tried."""
-
-    rule: Rule
-    trials: list[Trial]
-
-
 @dataclass(frozen=True, eq=False)
 class _Bench:
     """Measures candidates on the tuning split, all with the same random rows."""
@@ -283,7 +276,7 @@ class _Bench:
     price_of_size: float
     price_of_work: float = 0.0
 
-    def choose(self, exponents: Sequence[float], progress: Callable[[str, float], None]) -> _Choice:
+    def choose(self, exponents: Sequence[float], progress: Callable[[str, float], None]) -> Tuned:
         """Try all candidates, shapes over time for the best, and sizes where size has a price."""
         candidates = list(self.rule.candidates(exponents, self.data.log_confidence.shape[2]))
         shaped = self.rule.one_threshold and len(self.rule.checkpoints) > 1
@@ -294,38 +287,34 @@ class _Bench:
         def count(what: str) -> None:
             progress(what, next(steps) / total)
 
-        fits: list[Fit] = []
-        evidences: list[Evidence] = []
-        trials: list[Trial] = []
+        found: list[tuple[Fit, Evidence, Trial]] = []
         for name, fit in candidates:
             count(name)
             with suppress(NothingToLearn):
-                evidences.append(self.crossfit(fit))
-                fits.append(fit)
-                trials.append(self.figures(name, evidences[-1]))
-        ranking = np.argsort([self.cost(trial) for trial in trials], kind="stable").tolist()
-        best, shape = ranking[0], None
+                evidence = self.crossfit(fit)
+                found.append((fit, evidence, self.figures(name, evidence)))
+        trials = [trial for *_, trial in found]
+        found.sort(key=lambda one: self.cost(one[2]))
+        (fit, evidence, plain), offsets = found[0], None
         if finalists:
-            shapes = {
-                one: self.best_power(evidences[one], trials[one], partial(count, trials[one].name))
-                for one in ranking[:finalists]
-            }
-            best = min(shapes, key=lambda one: self.cost(shapes[one].trial))
-            progress_shape = partial(count, "shape over time")
-            shape = self.search(evidences[best], shapes.pop(best), progress_shape)
-            trials += [other.trial for other in shapes.values()] + [shape.trial]
-        chosen = fits[best](self.data)
-        offsets = None if shape is None else self.offsets(shape.heights)
-        evidence = evidences[best].minus(0.0 if offsets is None else offsets)
-        rule = self._best_size(evidence, trials, trials[best if shape is None else -1])
+            shapes = [
+                self.best_power(read, trial, partial(count, trial.name))
+                for _, read, trial in found[:finalists]
+            ]
+            best = int(np.argmin([self.cost(shape.trial) for shape in shapes]))
+            fit, evidence, _ = found[best]
+            shape = self.search(evidence, shapes.pop(best), partial(count, "shape over time"))
+            trials += [one.trial for one in (*shapes, shape)]
+            plain, offsets = shape.trial, self.offsets(shape.heights)
+            evidence = evidence.minus(offsets)
+        rule, chosen, rows = self._best_size(evidence, trials, plain), fit(self.data), None
         # Offsets of 0 change nothing, and remember the rows that chose among the candidates.
-        rows = None
         if chosen.tuned is None:
             rows = TunedRows.of(self.data.log_confidence, self.data.ids)
         if offsets is not None or rows is not None:
             flat = np.zeros(len(self.data.times)) if offsets is None else offsets
             chosen = chosen.shaped(flat, self.data.times, rows)
-        return _Choice(rule.with_reader(chosen), trials)
+        return Tuned(rule.with_reader(chosen), tuple(trials))
 
     def _best_size(self, evidence: Evidence, trials: list[Trial], plain: Trial) -> Rule:
         """The variant of the rule with the best size of answers, where size has a price."""
