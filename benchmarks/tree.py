@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -86,10 +87,8 @@ def read_hapt(folder: Path) -> tuple[ag.Scores, ag.Scores]:
         features = np.concatenate([seen.mean(axis=1), seen.std(axis=1), np.abs(np.diff(seen, axis=1)).mean(axis=1)], axis=1)
         model = make_pipeline(StandardScaler(), LogisticRegression(tol=1e-2))
         given, truth = features[training], labels[training]
-        folds = {"groups": people[training], "cv": GroupKFold(4)}
+        folds: dict[str, Any] = {"groups": people[training], "cv": GroupKFold(4)}
         own = cross_val_predict(model, given, truth, method="predict_log_proba", **folds)
-            model, features[training], labels[training], groups=people[training], method="predict_log_proba", cv=GroupKFold(4)
-        )
         cells.append(np.empty((len(windows), 1, 6)))
         cells[-1][training, 0] = own
         cells[-1][~training, 0] = model.fit(given, truth).predict_log_proba(features[~training])
