@@ -283,6 +283,34 @@ def check(
         raise typer.Exit(1)
 
 
+def numbers(
+    data: Annotated[Path, typer.Option("--data", help="Folder that holds audiomnist.npz.")],
+    draws: Annotated[int, typer.Option(help="Divisions of the rows.")] = 50,
+    output: File = Path("results/numbers.json"),
+) -> None:
+    """Predict how long a spoken digit lasts from its first frames: intervals that stop early, against Bonferroni and a fixed time."""
+    from .numbers import run_numbers
+
+    for one in run_numbers(data, output, draws):
+        figures = f"coverage {one.coverage:.3f}, width {one.width:.1f}, heard {one.time:.1f} frames"
+        out.print(f"{one.method}, at most {one.max_width:g} frames wide: {figures}")
+    show_written(output)
+
+
+def tree(
+    scores: Annotated[Path, typer.Option(help="Folder of stored scores.")] = Path("results/scores"),
+    data: Annotated[Path | None, typer.Option("--data", help="Folder that holds hapt.npz; without it, CIFAR-10 alone.")] = None,
+    repeats: Annotated[int, typer.Option(help="Divisions of the rows.")] = 50,
+    output: File = Path("results/tree.json"),
+) -> None:
+    """The time of the first answer at each depth of a tree of classes: CIFAR-10 from stored scores, and HAPT."""
+    from .tree import run_tree
+
+    for one in run_tree(scores, data, output, repeats):
+        out.print(f"{one.data}, {one.target:g}, {one.asked}: coverage {one.coverage:.3f}, time {one.latency:.3f} of T")
+    show_written(output)
+
+
 STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "decide": (decide, "The decision layer against crepes and numpy.sort."),
     "check": (check, "Whether key workloads are as fast as they were."),
@@ -298,6 +326,8 @@ STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "shapes": (shapes, "How early each shape of score or risk stops."),
     "people": (people, "Promises for new people, kept and broken, on real speakers and wearers."),
     "early-classification": (early_classification, "Early classifiers of aeon, and ours."),
+    "numbers": (numbers, "The length of a spoken digit, with intervals that stop early."),
+    "tree": (tree, "The first answer of each depth of a tree of classes."),
     "nir": (nir, "Networks published in NIR: accuracy and speed."),
     "c": (c, "The exported C code beside the event-driven engine."),
 }
