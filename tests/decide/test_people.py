@@ -321,4 +321,5 @@ def test_repeated_splits_divide_people_and_let_them_count_equally() -> None:
         ({"people": people, "rule": ag.AgreeStop(0.8, TIMES, 1, delta=0.1)}, "people and delta"),
     ):
         with pytest.raises(ag.InputError, match=words):
-            ag.repeat_splits(**{"rule": rule, "scores_or_log_confidence": pool, **wrong})
+            given: dict[str, Any] = {"rule": rule, "scores_or_log_confidence": pool, **wrong}
+            ag.repeat_splits(**given)

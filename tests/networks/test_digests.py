@@ -20,6 +20,8 @@ from agreestop.networks import digests
 class Small(torch.nn.Module):
     """Weights of odd sizes and one that begins in the middle of its memory, a buffer, and a plain attribute."""
 
+    mean: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)

@@ -630,9 +630,9 @@ def evaluate(
     by_person = below = accuracy = draw_range = draws_this_low = None
     if people is not None:
         persons, person = np.unique(as_row_names(people, n, "people"), return_inverse=True)
-        known_people = decisions.known_people
-        seen = [] if known_people is None else np.isin(mark_ids(persons), known_people)
-        if np.any(seen):
+        earlier = np.empty(0) if decisions.known_people is None else decisions.known_people
+        seen = np.isin(mark_ids(persons), earlier)
+        if seen.any():
             raise InputError(
                 f"{np.count_nonzero(seen)} of the {len(persons)} people are among those whom the "
                 "rule was calibrated on, or who trained its models: evaluate on other people."
