@@ -153,7 +153,7 @@ def run_answers(data: Path, draws: int, output: Path, progress: ProgressCallback
     about = {"data": data.stem, "questions": len(answers), "samples": int(answers.times[-1]), "draws": draws}
     record = {**describe_run(), **about, "calibration": CALIBRATION, "tuning": TUNING, "records": records}
     write_results(output, record)
-    drawn = [{**one, **{name: one[name]["mean"] for name in ("samples", "agreement")}} for one in records]
+    drawn = [{**one, **{name: one[name]["mean"] for name in ("samples", "agreement")}} for one in records if "answered" not in one]
     sizes = f"{len(answers):,} questions, {record['samples']} samples each, n = {CALIBRATION}"
     save_figure(draw_agreement(drawn, f"{data.stem}: {sizes}"), output.parent, output.stem)
     return record
