@@ -2,14 +2,23 @@
 `live`.
 """
 
-from typing import cast, final
+from typing import Any, cast, final
 
-from agreestop.common import warn_of_time_last
+import numpy as np
+from numpy.typing import ArrayLike
+
+from agreestop.common import InputError, warn_of_time_last
+from agreestop.decide.intervals import FORMS, Numbers
+from agreestop.decide.scores import Scores
+from agreestop.engines.early_stopping import BATCH_SIZE, run_to_end
 from agreestop.engines.inputs import check_shape
 from agreestop.engines.protocol import Engine
 from agreestop.engines.runner import Runner
-from agreestop.events.container import Inputs
+from agreestop.events.container import Events, Inputs, as_inputs, input_ids
 from agreestop.networks.modules import ModuleMembers
+
+NUMBERS_ROUNDING = 1e-5  # of numbers from float32, as a share of their size
+PAIRS = {"numbers": FORMS[False], "ends": FORMS[True]}
 
 
 @final
@@ -54,3 +63,37 @@ class AdaptedEngine(Runner):
             self._modules.input_shape = tuple(inputs.shape[2:])
         check_shape(inputs.shape, self._modules.input_shape)
         return self.engine
+
+    def score(self, x: ArrayLike | Events, y: ArrayLike | None = None, **options: Any) -> Scores:
+        """As `Runner.score`; modules that give numbers have `numbers` in its place."""
+        if self._modules.output in PAIRS:
+            raise InputError("these modules give numbers, not classes: call numbers(x, y).")
+        return super().score(x, y, **options)
+
+    def numbers(
+        self,
+        x: ArrayLike | Events,
+        y: ArrayLike | None = None,
+        *,
+        steps: int | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> Numbers:
+        """What modules with the output "numbers" or "ends" give after every step.
+
+        For inputs (n, T, ...), or images (n, 1, ...) held for `steps` steps. y (n,) are the true
+        numbers, which calibration needs.
+        """
+        if (names := PAIRS.get(self._modules.output)) is None:
+            raise InputError('these modules give classes: call score, or give output="numbers".')
+        inputs = as_inputs(x)
+        engine = self.engine_for(inputs, steps)
+        pairs = run_to_end(engine, inputs, batch_size, steps).astype(np.float64)
+        known: dict[str, Any] = {name: pairs[..., one] for one, name in enumerate(names)}
+        return Numbers(
+            **known,
+            labels=y,
+            ids=input_ids(inputs),
+            engine=self.engine.name,
+            ensemble_digest=self.digest,
+            rounding=NUMBERS_ROUNDING,
+        )

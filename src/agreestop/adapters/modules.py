@@ -44,7 +44,8 @@ def from_module(
     step         `step(module, x_t, state)` returns (output, state); without it the module itself
                  takes (x_t, state)
     output       what a step gives: "logits", of which the last count; "probabilities", the same; or
-                 "spikes" (0 or 1), which are counted
+                 "spikes" (0 or 1), which are counted; or for `IntervalStop` "numbers", a centre and
+                 a scale, or "ends", a lower and an upper end
     batch_axis   the batch axis of the tensors in a state: one integer, or integers in the form of
                  the state; 1 for the (layers, batch, hidden) of torch.nn.GRU
     input_shape  the shape of one step of an input; the first inputs tell it if it is None

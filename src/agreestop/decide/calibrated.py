@@ -26,7 +26,6 @@ from agreestop.common import (
 from agreestop.common.levels import UNIT, UNITS, in_words, quantile_rank
 
 from .checkpoints import Index, Policy, State, Stops, Verdict, run_checkpoints
-from .confidence import log_softmax
 from .decisions import Decision, Decisions
 from .leakage import (
     Marks,
@@ -355,7 +354,7 @@ class CalibratedRule(KeptInFiles):
 
         def judge(index: Index, where: Integers, state: State) -> Verdict:
             chosen = np.ascontiguousarray(evidence[where], dtype=np.float64)
-            return self.step(index, chosen if scored else log_softmax(chosen), state)
+            return self.step(index, chosen if scored else self.rule.read_outputs(chosen), state)
 
         return judge
 

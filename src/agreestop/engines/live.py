@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule, Session
-from agreestop.decide.confidence import log_softmax
 from agreestop.decide.decisions import Decision
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
@@ -121,4 +120,4 @@ class LiveSession:
         ):
             session.index += 1
         else:
-            session.push(log_softmax(evidence.astype(np.float64)))
+            session.push(self._calibrated.rule.read_outputs(evidence))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from agreestop.common import InputError, is_integer
 
-Output = Literal["spikes", "logits", "probabilities"]
+Output = Literal["spikes", "logits", "probabilities", "numbers", "ends"]
 Step = Callable[[Tensor, Any], Any]
 """(x_t, state) -> (output, state)."""
 BatchAxis: TypeAlias = Any
@@ -122,9 +122,10 @@ def as_shape(shape: Sequence[int] | int, name: str) -> tuple[int, ...]:
 
 
 def check_output(output: str) -> Output:
-    """Refuse everything except the three kinds of output."""
+    """Refuse everything except the kinds of output."""
     if output not in get_args(Output):
-        raise InputError(f'output is {output!r}: choose "logits", "probabilities" or "spikes".')
+        kinds = '"logits", "probabilities", "spikes", "numbers" or "ends"'
+        raise InputError(f"output is {output!r}: choose {kinds}.")
     return cast(Output, output)
 
 
@@ -188,6 +189,11 @@ def run_steps(
             'output="logits".'
         )
     together = together if together.dtype in (torch.float32, torch.float64) else together.float()
+    if output in ("numbers", "ends") and together.shape[-1] != 2:
+        pair = "a centre and a scale" if output == "numbers" else "a lower and an upper end"
+        raise InputError(
+            f'output is "{output}", but the modules give {together.shape[-1]} values: give {pair}.'
+        )
     if output == "probabilities":
         if not bool(((together >= 0).all(-1) & ((together.sum(-1) - 1).abs() < 1e-3)).all()):
             raise InputError(
