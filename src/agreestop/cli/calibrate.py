@@ -165,7 +165,7 @@ def calibrate(
     at_end: Annotated[
         str | None,
         typer.Option(
-            help="stop: answer or abstain, for an input that nothing stopped. [default: answer]"
+            help="answer or abstain, for an input that nothing stopped. [default: answer]"
         ),
     ] = None,
     tree: Annotated[

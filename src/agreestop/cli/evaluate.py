@@ -235,14 +235,15 @@ def _few_groups(result: Evaluation) -> list[tuple[str, Evaluation | Group]]:
 def _figures_table(
     title: str, key: str, rows: Sequence[tuple[str, Evaluation | Group]], kind: str = "classes"
 ) -> Table:
-    """Figures of groups; for risks, what was answered and wrong in place of coverage."""
+    """Figures of groups; for risks and abstentions, what was answered and wrong, not coverage."""
     table = Table(title=title, title_justify="left", title_style="bold")
     promised = [
         name
         for name in ("agreement", "cost")
         if any(getattr(row, name) is not None for _, row in rows)
     ]
-    own = kind in ("risks", "samples")
+    abstains = any(row.answered is not None and row.answered < 1 for _, row in rows)
+    own = kind in ("risks", "samples") or abstains
     shares = [*promised, *(("answered", "wrong") if own else ("coverage",))]
     size = {"classes": "set size", "numbers": "width"}.get(kind)
     time = ("latency", "samples") if kind == "samples" else ("normalized_latency", "latency / T")
