@@ -26,7 +26,7 @@ EXAMPLES: tuple[str, ...] = (
     "drift",
     "own_configuration",
 )
-EXAMPLES += ("microcontroller", "spotting", "language_model")
+EXAMPLES += ("microcontroller", "spotting", "language_model", "abstain", "intervals", "people", "tree")
 SPEED = (
     ("decide-early", "batch of 256, every input stops at its decision", {"batch": 256}),
     ("decide-joining", "batch of 256, some members are asked only if needed", {"batch": 256}),
