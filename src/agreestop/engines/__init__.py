@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agreestop.common.errors import needs
 
-from .early_stopping import EarlyRun, decide_early, run_to_end, score
+from .early_stopping import EarlyRun, RunOptions, decide_early, run_to_end, score
 from .live import LiveSession
 from .protocol import ENGINES, Engine, Live, Pass
 from .watching import Heard, WatchSession
@@ -37,6 +37,7 @@ __all__ = [
     "Live",
     "LiveSession",
     "Pass",
+    "RunOptions",
 ]
 __all__ += ["Heard", "WatchSession"]
 __all__ += ["choose_engine", "decide_early", "lightest_engine", "run_to_end", "score"]
