@@ -240,6 +240,46 @@ def early_classification(
     show_written(*written)
 
 
+Draws = Annotated[int, typer.Option(help="Random divisions of the people.")]
+
+
+def wake_word(
+    data: Annotated[Path, typer.Option(help="Folder with audiomnist.npz.")],
+    draws: Draws = 50,
+    output: File = Path("results/wake-word.json"),
+) -> None:
+    """Spot "seven" in recordings of new speakers, then name the digit after it; false alarms against what is promised."""
+    from .wake_word import Spoken, run_wake_word
+
+    with printed_warnings(), progress_bar("wake word") as progress:
+        written = run_wake_word(Spoken.load(data), draws, output, progress)
+    show_written(*written)
+
+
+def transitions(
+    data: Annotated[Path, typer.Option(help="Folder with hapt.npz.")],
+    draws: Draws = 50,
+    output: File = Path("results/transitions.json"),
+) -> None:
+    """Spot changes of posture in recordings of new people, then name the posture; false alarms against what is promised."""
+    from .transitions import Worn, run_transitions
+
+    with printed_warnings(), progress_bar("transitions") as progress:
+        written = run_transitions(Worn.load(data), draws, output, progress)
+    show_written(*written)
+
+
+def watch(
+    steps: Annotated[int, typer.Option(help="Steps of the stream.")] = 1_000_000,
+    output: File = Path("results/watch.json"),
+) -> None:
+    """Memory and time of a step of `ensemble.watch` over a long stream."""
+    from .watch import run_watch
+
+    run_watch(steps, output)
+    show_written(output)
+
+
 def nir(
     networks: Annotated[Path, typer.Option(help="Folder with the .nir files of the NIR paper.")],
     n_mnist: Annotated[Path | None, typer.Option(help="Folder with N-MNIST recordings.")] = None,
@@ -328,6 +368,9 @@ STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "early-classification": (early_classification, "Early classifiers of aeon, and ours."),
     "numbers": (numbers, "The length of a spoken digit, with intervals that stop early."),
     "tree": (tree, "The first answer of each depth of a tree of classes."),
+    "wake-word": (wake_word, "Spotting a word in recordings of new speakers."),
+    "transitions": (transitions, "Spotting changes of posture of new people."),
+    "watch": (watch, "A stream of a million steps: memory and time of a step."),
     "nir": (nir, "Networks published in NIR: accuracy and speed."),
     "c": (c, "The exported C code beside the event-driven engine."),
 }

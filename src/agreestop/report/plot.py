@@ -6,6 +6,7 @@ stopping(decisions)           the share of inputs that have been answered by eac
 compare({name: evaluation})   coverage against latency, with a point for each rule
 answered({name: evaluation})  the share answered against the share answered wrongly: the front of
                               rules that abstain, such as one rule at several targets
+spotting(spotter, recordings) events found against false alarms, over thresholds
 drift(monitor)                the evidence of a drift monitor; the threshold or the misses of
                               an adaptive rule
 
@@ -25,13 +26,16 @@ from agreestop.common.tables import few_times
 from agreestop.decide.decisions import Decisions, Evaluation
 from agreestop.decide.drift.adaptive import AdaptiveRule
 from agreestop.decide.drift.monitor import DriftMonitor
+from agreestop.decide.recordings import Recordings
+from agreestop.decide.spotting import CalibratedSpotter
 
 from .contents import GroupCoverage
 from .drift import draw_adaptive, draw_evidence
 from .figures import draw_coverage, name_groups, style_of, tidy
 
-__all__ = ["answered", "compare", "coverage", "drift", "stopping"]
+__all__ = ["answered", "compare", "coverage", "drift", "spotting", "stopping"]
 
+FRONT_POINTS = 60
 PARTS = {
     "time": "stopping time",
     "class": "true class",
@@ -162,6 +166,40 @@ def drift(
         draw_adaptive(watched, misses, axes)
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, fontsize=9)
+    return axes
+
+
+def spotting(
+    spotter: CalibratedSpotter,
+    recordings: Any,
+    events: Any = None,
+    axes: Axes | None = None,
+    *,
+    within: int | None = None,
+) -> Axes:
+    """The share of events found against false alarms a recording, over thresholds, on recordings
+    with events that did not set the threshold.
+
+    A point with intervals is the spotter's own threshold; the dashed line is its promise.
+    """
+    _check(spotter, CalibratedSpotter, "spotting", "a Spotter that was calibrated")
+    axes, data = _current(axes), Recordings.of(recordings, events)
+    own = spotter.evaluate(data, within=within)
+    if own.found is None:
+        raise InputError("ag.plot.spotting got recordings without events: mark some.")
+    scores = np.concatenate(data.scores)
+    shares = np.geomspace(1 / len(scores), 0.5, FRONT_POINTS)
+    grid = np.unique(np.quantile(scores, 1 - shares))
+    points = [spotter.with_threshold(one).evaluate(data, within=within) for one in grid.tolist()]
+    found = [0.0 if one.found is None else float(one.found) for one in points]
+    axes.plot([float(one.capped) for one in points], found, color="black", linewidth=1)
+    reach = [[[one - one.low], [one.high - one]] for one in (own.capped, own.found)]
+    style = {"fmt": "o", "color": "black", "capsize": 2, "label": "the spotter"}
+    axes.errorbar([own.capped], [own.found], xerr=reach[0], yerr=reach[1], **style)
+    axes.axvline(float(spotter.spotter.allowed), color="black", linestyle="--", linewidth=1)
+    axes.set(xlabel=f"false alarms a recording, at most {spotter.spotter.cap}", ylabel="found")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    tidy(axes)
     return axes
 
 

@@ -1,0 +1,191 @@
+"""`python -m benchmarks wake-word --data FOLDER`: spot "seven" in recordings without an end, then name the digit that follows.
+
+AudioMNIST (Becker et al., github.com/soerenab/AudioMNIST, MIT) as log-mel frames of 10 ms, in `audiomnist.npz`. A spiking ensemble is
+trained on single digits of some speakers. Recordings of 30 to 60 s are put together from digits and pauses of the other speakers: some
+digits but "seven", then "seven" and a digit, and so on. Frames become events where a band crosses a level. Speakers are divided
+at random, again and again: some set the spotter's threshold, some calibrate the class rule on alarms, and some are new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import agreestop as ag
+from agreestop.common import InputError, ProgressCallback
+from agreestop.decide.recordings import Recordings
+from agreestop.engines.watching import Heard
+
+from .results import describe_run, write_results
+from .spotting import Study, draw_study, measure_study
+
+WORD, DIGITS = 7, 10
+LEVELS = np.arange(50, 181, 20)  # of a band's log-energy, from 0 to 255
+PAUSE, GAP, NOISE = (30, 150), (10, 30), 4.0  # frames between digits, and between "seven" and the next; spread of the noise in pauses
+LENGTH, WORDS = (3000, 6000), 3  # frames of a recording, and how often "seven" is said in it
+CLIP = 100  # frames of a training input
+WINDOW, STEPS = 45, 120  # steps that the spotter's score counts, and that the class rule may take
+NEAR = WITHIN = 30  # 300 ms
+STEP_SECONDS = 0.01
+TRAINING_SPEAKERS, RULE_SHARE, TEST_SHARE = 20, 0.25, 0.25
+FALSE_ALARMS, TARGET = 0.1, 0.8
+
+
+@dataclass(frozen=True, eq=False)
+class Spoken:
+    """Spoken digits: log-mel frames of all (frames, bands), where each begins and ends, its digit and its speaker."""
+
+    mel: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    label: NDArray[Any]
+    speaker: NDArray[Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> Spoken:
+        path = folder / "audiomnist.npz"
+        if not path.exists():
+            raise InputError(f"{path} is missing: make it from AudioMNIST, github.com/soerenab/AudioMNIST.")
+        with np.load(path) as content:
+            return cls(content["mel"], content["offsets"], content["label"], content["speaker"])
+
+    @classmethod
+    def simulated(cls, speakers: int, repeats: int, seed: int = 0) -> Spoken:
+        """Digits that each raise two of twenty bands, a little otherwise for each speaker."""
+        rng = np.random.default_rng(seed)
+        frames, labels, names = [], [], []
+        for speaker in range(1, speakers + 1):
+            voice = rng.normal(scale=6, size=20)
+            for digit in np.repeat(np.arange(DIGITS), repeats):
+                one = 40 + rng.normal(scale=NOISE, size=(int(rng.integers(35, 60)), 20))
+                one[6:-6, 2 * digit : 2 * digit + 2] += 90
+                frames.append(np.clip(one + voice * (one > 100), 0, 255).astype(np.uint8))
+                labels.append(int(digit))
+                names.append(speaker)
+        return cls(np.concatenate(frames), np.cumsum([0, *map(len, frames)]), np.array(labels), np.array(names))
+
+    def clip(self, row: int) -> NDArray[np.uint8]:
+        return self.mel[self.offsets[row] : self.offsets[row + 1]]
+
+    def pick(self, rng: np.random.Generator, speaker: int, digit: int) -> NDArray[np.uint8]:
+        return self.clip(int(rng.choice(np.flatnonzero((self.speaker == speaker) & (self.label == digit)))))
+
+
+def pause(rng: np.random.Generator, near: NDArray[Any], frames: int) -> NDArray[np.uint8]:
+    """Frames as quiet as the quietest of some digit, with noise."""
+    quiet = near[near.sum(axis=1).argmin()].astype(float)
+    return np.clip(quiet + rng.normal(scale=NOISE, size=(frames, len(quiet))), 0, 255).astype(np.uint8)
+
+
+def crossings(mel: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Events (T, bands, levels, 2): a band goes above a level, or below it."""
+    above = mel[:, :, None] > LEVELS
+    before = np.concatenate([above[:1], above[:-1]])
+    return np.stack([above & ~before, before & ~above], axis=-1)
+
+
+def training_clips(spoken: Spoken, speakers: NDArray[Any], count: int, seed: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Events (n, CLIP, ...) of single digits after a pause, and the digits."""
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(np.flatnonzero(np.isin(spoken.speaker, speakers)))[:count]
+    x = np.zeros((len(rows), CLIP, spoken.mel.shape[1], len(LEVELS), 2), dtype=bool)
+    for place, row in enumerate(rows):
+        clip = spoken.clip(int(row))
+        frames = np.concatenate([pause(rng, clip, int(rng.integers(2, 15))), clip, pause(rng, clip, CLIP)])
+        x[place] = crossings(frames)[:CLIP]
+    return x, spoken.label[rows].astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """A recording put together: events of frames, where "seven" is, and the digit after each."""
+
+    inputs: NDArray[np.bool_]
+    words: list[tuple[int, int]]
+    digits: list[int]
+
+
+def tape(spoken: Spoken, speaker: int, rng: np.random.Generator) -> Tape:
+    """A recording of one speaker."""
+    length = int(rng.integers(*LENGTH))
+    turns = np.sort(rng.choice(np.arange(1, 9), size=WORDS, replace=False))  # of nine parts of the recording
+    frames: list[NDArray[np.uint8]] = []
+    words, digits, time = [], [], 0
+    others = [digit for digit in range(DIGITS) if digit != WORD]
+
+    def add(part: NDArray[np.uint8]) -> None:
+        nonlocal time
+        frames.append(part)
+        time += len(part)
+
+    while time < length:
+        near = spoken.pick(rng, speaker, int(rng.choice(others)))
+        add(pause(rng, near, int(rng.integers(*PAUSE))))
+        if len(words) < WORDS and time > turns[len(words)] * length / 9:
+            word, digit = spoken.pick(rng, speaker, WORD), int(rng.choice(others))
+            words.append((time, time + len(word)))
+            digits.append(digit)
+            add(word)
+            add(pause(rng, word, int(rng.integers(*GAP))))
+            add(spoken.pick(rng, speaker, digit))
+            add(pause(rng, word, STEPS))
+        else:
+            add(near)
+    return Tape(crossings(np.concatenate(frames)), words, digits)
+
+
+def train(spoken: Spoken, speakers: NDArray[Any], clips: int, epochs: int, members: int, hidden: int) -> ag.ensembles.DeepEnsemble:
+    """A spiking ensemble on single digits."""
+    x, y = training_clips(spoken, speakers, clips, seed=0)
+    network = ag.networks.FullyConnected(x.shape[2:], classes=DIGITS, hidden=(hidden,))
+    return ag.ensembles.DeepEnsemble(network, members=members, seed=0).fit(x, y, epochs, progress=False)
+
+
+def run_wake_word(spoken: Spoken, draws: int, output: Path, progress: ProgressCallback, small: bool = False) -> list[Path]:
+    """Train, put recordings together, divide the speakers again and again, and write a JSON file and a figure."""
+    rng = np.random.default_rng(0)
+    speakers = rng.permutation(np.unique(spoken.speaker))
+    seen = TRAINING_SPEAKERS if len(speakers) > 2 * TRAINING_SPEAKERS else len(speakers) // 3
+    trained, others = speakers[:seen], speakers[seen:]
+    progress("train", 0.0)
+    ensemble = train(spoken, trained, *(700, 10, 2, 32) if small else (3000, 6, 3, 128))
+    tapes = {name: [tape(spoken, int(one), rng) for one in part for _ in range(6)] for name, part in (("old", trained), ("new", others))}
+    heard = {name: ensemble.listen([one.inputs for one in part], window=WINDOW, event=WORD) for name, part in tapes.items()}
+    study, cut = study_of(tapes, heard, np.repeat(trained, 6), np.repeat(others, 6))
+    record = measure_study(study, draws, cut, progress)
+    content = {
+        **describe_run(),
+        "data": "AudioMNIST, soerenab/AudioMNIST (MIT), Becker et al.",
+        "speakers": {"training": len(trained), "threshold": study.threshold_people, "rule": study.rule_people, "others": len(others)},
+        "recordings": len(tapes["new"]),
+        "hours": sum(len(one.inputs) for one in tapes["new"]) * STEP_SECONDS / 3600,
+        "within_seconds": WITHIN * STEP_SECONDS,
+        **record,
+    }
+    write_results(output, content)
+    return [output, *draw_study(study, record, output.parent, output.stem)]
+
+
+def study_of(tapes: dict[str, list[Tape]], heard: dict[str, Heard], trained: NDArray[Any], others: NDArray[Any]) -> tuple[Study, Any]:
+    """The study, and the function that cuts windows after alarms out of its recordings."""
+    old, new = (
+        Recordings.of(list(heard[name].scores), [one.words for one in tapes[name]], people)
+        for name, people in (("old", trained), ("new", others))
+    )
+    spotter = ag.Spotter(FALSE_ALARMS, 1, STEPS, within=WITHIN)
+    rule = ag.AgreeStop(TARGET, range(20, STEPS + 1, 2), 1)
+    people = len(np.unique(others))
+    sizes = people - round(people * RULE_SHARE) - round(people * TEST_SHARE), round(people * RULE_SHARE)
+    study = Study(new, old, spotter, NEAR, STEP_SECONDS, rule, *sizes)
+
+    def cut(rows: NDArray[Any], alarms: NDArray[Any], events: NDArray[Any]) -> tuple[ag.Scores, NDArray[Any]]:
+        part = [heard["new"].outputs[row] for row in rows]
+        some = replace(heard["new"], outputs=tuple(part), ids=tuple(heard["new"].ids[row] for row in rows))
+        labels = np.array([tapes["new"][row].digits[event] for row, event in zip(rows, events, strict=True)])
+        used = (alarms >= 0) & (alarms < np.array([len(one) for one in part]) - STEPS)
+        return some.after(alarms, labels, steps=STEPS), others[rows][used]
+
+    return study, cut
