@@ -56,13 +56,6 @@ class Study:
         return alarms, events
 
 
-def only(recordings: Recordings, rows: NDArray[Any]) -> Recordings:
-    """Some of the recordings."""
-    events = None if recordings.events is None else tuple(recordings.events[row] for row in rows)
-    people = None if recordings.people is None else recordings.people[rows]
-    return Recordings(tuple(recordings.scores[row] for row in rows), events, people)
-
-
 def threshold_from_training(study: Study) -> float:
     """The least threshold with a mean of at most ε capped false alarms on the recordings of training."""
     data, spotter = study.training, study.spotter
@@ -95,7 +88,7 @@ def measure_study(study: Study, draws: int, cut: Any, progress: Any) -> dict[str
     for draw in range(draws):
         progress(f"draw {draw + 1}", draw / draws)
         known, ruled, new = people_of(study, draw)
-        data, fresh = only(study.recordings, known), only(study.recordings, new)
+        data, fresh = study.recordings.rows(known), study.recordings.rows(new)
         spotter = study.spotter.calibrate(data, near=study.near)
         thresholds = {
             SPOTTER: spotter.threshold,
@@ -174,8 +167,8 @@ def draw_study(study: Study, record: dict[str, Any], folder: Path, name: str) ->
     alarms.set(ylabel="false alarms a recording", xlim=(-0.5, len(METHODS) - 0.2), ylim=(0, None))
     alarms.margins(y=0.2)
     known, _, new = people_of(study, 0)
-    spotter = study.spotter.calibrate(only(study.recordings, known), near=study.near)
-    ag.plot.spotting(spotter, only(study.recordings, new), axes=front)
+    spotter = study.spotter.calibrate(study.recordings.rows(known), near=study.near)
+    ag.plot.spotting(spotter, study.recordings.rows(new), axes=front)
     for axes in (alarms, front):
         tidy(axes)
     return save_figure(figure, folder, name)

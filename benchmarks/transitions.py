@@ -149,7 +149,7 @@ def run_transitions(worn: Worn, draws: int, output: Path, progress: ProgressCall
 
     record = measure_study(study, draws, cut, progress)
     content = {
-        **describe_run(),
+        **describe_run(command=f"python -m benchmarks transitions --data FOLDER --draws {draws}"),
         "data": "HAPT, Reyes-Ortiz et al., UCI Machine Learning Repository (CC BY 4.0)",
         "people": {"training": len(trained), "threshold": sizes[0], "rule": sizes[1], "others": count},
         "recordings": len(new),

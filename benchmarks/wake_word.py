@@ -157,7 +157,7 @@ def run_wake_word(spoken: Spoken, draws: int, output: Path, progress: ProgressCa
     study, cut = study_of(tapes, heard, np.repeat(trained, 6), np.repeat(others, 6))
     record = measure_study(study, draws, cut, progress)
     content = {
-        **describe_run(),
+        **describe_run(command=f"python -m benchmarks wake-word --data FOLDER --draws {draws}"),
         "data": "AudioMNIST, soerenab/AudioMNIST (MIT), Becker et al.",
         "speakers": {"training": len(trained), "threshold": study.threshold_people, "rule": study.rule_people, "others": len(others)},
         "recordings": len(tapes["new"]),

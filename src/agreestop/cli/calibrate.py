@@ -30,6 +30,7 @@ from .console import (
     say_warning,
     show,
 )
+from .spot import calibrate_spotter
 
 LARGEST_TEXT = 2**28  # bytes
 Groups = Annotated[
@@ -47,8 +48,9 @@ def calibrate(
             help=(
                 "Score file that is used for nothing else; it needs labels unless --labels is "
                 "final. For --rule stop: an .npz file with risk and loss, both (n, M); for --rule "
-                "interval: with centre and scale, or lower and upper, and labels. Or open answers, "
-                "a .jsonl file with answers, and optionally gold, tokens and id."
+                "interval: with centre and scale, or lower and upper, and labels; for --rule "
+                "spotter: with scores, offsets and events. Or open answers, a .jsonl file with "
+                "answers, and optionally gold, tokens and id."
             )
         ),
     ],
@@ -56,7 +58,8 @@ def calibrate(
     rule: Annotated[
         str | None,
         typer.Option(
-            help=f"{', '.join(rule_kinds())}. [default: agreestop, or spikecp with --calibration]"
+            help=f"{', '.join(rule_kinds())}, spotter. "
+            "[default: agreestop, or spikecp with --calibration]"
         ),
     ] = None,
     target: Annotated[
@@ -224,6 +227,21 @@ def calibrate(
     seed: Annotated[
         int | None, typer.Option(help="With --break-ties: what decides the random numbers.")
     ] = None,
+    false_alarms: Annotated[
+        str | None,
+        typer.Option(help="spotter: false alarms a recording, on average, at most --cap counted."),
+    ] = None,
+    cap: Annotated[int, typer.Option(help="spotter: false alarms above it do not count.")] = 1,
+    rest: Annotated[int, typer.Option(help="spotter: steps without alarm after an alarm.")] = 0,
+    near: Annotated[
+        int, typer.Option(help="spotter: alarms so near to an event are not false.")
+    ] = 0,
+    missed: Annotated[
+        str | None, typer.Option(help="spotter: share of events that may be missed as well.")
+    ] = None,
+    within: Annotated[
+        int, typer.Option(help="spotter: steps after its end in which an event is found.")
+    ] = 50,
     price_of_size: Annotated[
         float,
         typer.Option(
@@ -238,6 +256,11 @@ def calibrate(
             "final."
         )
     check_writable(output, scores)
+    if rule == "spotter":
+        calibrate_spotter(scores, output, false_alarms, cap, rest, near, missed, within)
+        return
+    if false_alarms is not None:
+        raise InputError("--false-alarms is for --rule spotter: give it too, or leave it out.")
     kind = rule or ("agreestop" if calibration is None else "spikecp")
     if kind == "stop" and labels is not None:
         raise InputError("--labels is for classes, which the rule stop has not: leave it out.")

@@ -22,6 +22,7 @@ from agreestop.decide.leakage import DIFFERENT_INPUTS
 from .calibrate import Groups, read_lines
 from .console import errors_name_options, never_stops, progress_bar, say
 from .run import Engine, Members, Ray, check_one_file
+from .spot import decide_alarms, is_spotter
 
 FORMATS = (".csv", ".json", ".npz")
 CLUSTER_FORMATS = (".parquet", "")  # one file, or a folder
@@ -43,7 +44,8 @@ def decide(
         Path,
         typer.Argument(
             help=(
-                "Score file, or a file of risks for a rule stop, or with --members a file of "
+                "Score file, or a file of risks for a rule stop or of recordings for a "
+                "spotter, or with --members a file of "
                 "inputs (with --ray also a folder)."
             )
         ),
@@ -116,6 +118,9 @@ def decide(
         )
     if output is not None and not kept:
         check_writable(output, rule, scores, members)
+    if is_spotter(rule):
+        decide_alarms(rule, scores, output)
+        return
     calibrated = load_rule(rule)
     if monitor is not None:
         check_writable(monitor)

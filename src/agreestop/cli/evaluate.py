@@ -20,6 +20,7 @@ from agreestop.decide.decisions import evaluate as evaluate_decisions
 from .calibrate import read_lines
 from .console import errors_name_options, guarantee_in_words, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
+from .spot import evaluate_spotter, is_spotter
 
 MOST_ROWS = 8
 
@@ -50,11 +51,24 @@ def evaluate(
             help="Text file with the person of each input, one on a line: coverage by person."
         ),
     ] = None,
+    within: Annotated[
+        int | None,
+        typer.Option(help="spotter: events are found less than so many steps after their end."),
+    ] = None,
+    step_seconds: Annotated[
+        float | None,
+        typer.Option(help="spotter: the length of a step, for false alarms an hour."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
 ) -> None:
     """Decide for every input of a labelled score file and compare with the labels."""
+    if is_spotter(rule):
+        evaluate_spotter(rule, scores, within, step_seconds, as_json)
+        return
+    if within is not None or step_seconds is not None:
+        raise InputError("--within and --step-seconds are for a spotter: leave them out.")
     calibrated = load_rule(rule)
     data = calibrated.rule.load_labelled(scores, "evaluation", calibrated.checkpoints)
     if data.labels is not None and calibrated.saw(data):

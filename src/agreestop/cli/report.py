@@ -9,6 +9,7 @@ from rich.table import Table
 
 from agreestop.common import InputError, check_writable
 from agreestop.decide.answers import Answers, holds_answers
+from agreestop.decide.recordings import load_recordings
 from agreestop.decide.stop_rule import load_risks
 
 from .calibrate import labelled_scores, read_lines
@@ -22,7 +23,7 @@ def report(
         typer.Argument(
             help=(
                 "Score file with labels. Its rows are divided into tuning, calibration and test. "
-                "Or a file of risks and losses, or a .jsonl file of open answers."
+                "Or a file of risks and losses, a .jsonl file of open answers, or recordings."
             )
         ),
     ],
@@ -53,6 +54,7 @@ def report(
     """
     from agreestop.pipeline.risks_report import holds_risks
     from agreestop.pipeline.scores_report import report_scores
+    from agreestop.pipeline.spotting_report import holds_recordings
     from agreestop.report.advice import advise
     from agreestop.report.page import summary_in_words, write_page
 
@@ -64,6 +66,9 @@ def report(
     check_writable(output, scores)
     if holds_answers(scores):
         _report_answers(scores, output, n_calibration, seed)
+        return
+    if holds_recordings(scores):
+        _report_recordings(scores, output, seed)
         return
     if holds_risks(scores):
         _report_risks(scores, output, n_calibration, seed)
@@ -129,3 +134,17 @@ def _report_answers(path: Path, output: Path, n_calibration: int | None, seed: i
         table.add_row(*row)
     show(table)
     show_written(write_answers_page(records, output, path.name))
+
+
+def _report_recordings(path: Path, output: Path, seed: int) -> None:
+    """A table of promises for recordings, on the terminal and as a small page."""
+    from agreestop.pipeline import spotting_report as pages
+
+    data = load_recordings(path)
+    with progress_bar("report") as progress:
+        rows = pages.measure_recordings(data, seed, progress)
+    table = Table(*pages.TITLES, title="False alarms and events found")
+    for row in rows:
+        table.add_row(*row)
+    show(table)
+    show_written(pages.write_recordings_page(rows, output, path.name))

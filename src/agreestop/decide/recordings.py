@@ -85,6 +85,12 @@ class Recordings:
     def __len__(self) -> int:
         return len(self.scores)
 
+    def rows(self, rows: Integers) -> Self:
+        """Some of the recordings."""
+        events = None if self.events is None else tuple(self.events[row] for row in rows)
+        people = None if self.people is None else self.people[rows]
+        return type(self)(tuple(self.scores[row] for row in rows), events, people)
+
     @property
     def ids(self) -> tuple[str, ...]:
         """A hash of each recording, by which it is recognised."""

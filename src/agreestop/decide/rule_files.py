@@ -152,6 +152,16 @@ def read_rule_file(
         ) from None
 
 
+def kept_kind(path: str | PathLike[str]) -> str:
+    """The class of the object in a rule file; "" where the file cannot be read."""
+    try:
+        line, _, content = read_file(path).partition(b"\n")
+        words = FIRST_LINE.fullmatch(line)
+        return str(json.loads(content[: int(words[2])])["rule"]["type"]) if words else ""
+    except (InputError, *UNREADABLE):
+        return ""
+
+
 def _encode(value: Any, arrays: list[NDArray[Any]]) -> Any:
     """Plain JSON for settings; an array is added to `arrays`, and the JSON holds its number."""
     match value:

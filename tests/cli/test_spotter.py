@@ -1,0 +1,72 @@
+"""The command line for recordings: from a file to a spotter, its alarms, an evaluation and a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import agreestop as ag
+from agreestop.decide.recordings import Recordings, save_recordings
+from tests.cli.test_cli import call
+
+
+def recordings(n: int, seed: int) -> Recordings:
+    rng = np.random.default_rng(seed)
+    scores, events = list(rng.normal(size=(n, 200))), []
+    for one in scores:
+        start = int(rng.integers(10, 150))
+        one[start : start + 10] += 5
+        events.append([(start, start + 10)])
+    return Recordings.of(scores, events)
+
+
+def test_recordings_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new, rule = tmp_path / "old.npz", tmp_path / "new.npz", tmp_path / "rule"
+    save_recordings(old, recordings(40, 0))
+    save_recordings(new, recordings(20, 1))
+    options = ("--rule", "spotter", "--false-alarms", "0.1", "--rest", "20", "--near", "5", "-o", rule)
+    made = call(monkeypatch, capsys, "calibrate", old, *options)
+    assert made.code == 0 and "any false alarm with probability at most 0.1" in " ".join(made.out.split())
+    spotter = ag.Spotter.load(rule)
+    lines = call(monkeypatch, capsys, "decide", rule, new).out.splitlines()
+    assert lines[0] == "recording,step,score"
+    own = [(row, step) for row, one in enumerate(recordings(20, 1).scores) for step in spotter.alarms(one)]
+    assert [tuple(map(int, line.split(",")[:2])) for line in lines[1:]] == own
+    assert call(monkeypatch, capsys, "decide", rule, new, "-o", tmp_path / "alarms.csv").code == 0
+    assert (tmp_path / "alarms.csv").read_text().splitlines() == lines
+    shown = json.loads(call(monkeypatch, capsys, "evaluate", rule, new, "--step-seconds", "0.01", "--json").out)
+    expected = spotter.evaluate(recordings(20, 1), step_seconds=0.01)
+    assert expected.found is not None and shown["found"]["value"] == float(expected.found) and "per_hour" in shown
+    assert "events found" in call(monkeypatch, capsys, "evaluate", rule, new).out
+    assert call(monkeypatch, capsys, "report", old, "-o", tmp_path / "page.html").code == 0
+    assert "needs 99" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("calibrate", "old.npz", "--rule", "spotter", "-o", "other"), "--false-alarms"),
+        (("calibrate", "old.npz", "--rule", "spotter", "--false-alarms", "0.01", "-o", "other"), "at least 99"),
+        (("calibrate", "none.npz", "--rule", "spotter", "--false-alarms", "0.1", "-o", "other"), "offsets"),
+        (("calibrate", "scores.npz", "--false-alarms", "0.1", "-o", "other"), "--rule spotter"),
+        (("evaluate", "rule", "old.npz"), "set the threshold"),
+        (("decide", "rule", "old.npz", "-o", "alarms.json"), "alarms are written as .csv"),
+    ],
+)
+def test_wrong_files_and_options_get_a_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_recordings("old.npz", recordings(20, 0))
+    np.savez("none.npz", scores=np.zeros(9))
+    ag.save_scores("scores.npz", ag.simulate_scores(40, steps=5))
+    ag.Spotter(0.1).calibrate(recordings(20, 0)).save("rule")
+    result = call(monkeypatch, capsys, *arguments)
+    assert result.code != 0 and words in " ".join((result.out + result.err).split())
