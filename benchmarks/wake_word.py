@@ -113,7 +113,9 @@ def tape(spoken: Spoken, speaker: int, rng: np.random.Generator) -> Tape:
     length = int(rng.integers(*LENGTH))
     turns = np.sort(rng.choice(np.arange(1, 9), size=WORDS, replace=False))  # of nine parts of the recording
     frames: list[NDArray[np.uint8]] = []
-    words, digits, time = [], [], 0
+    words: list[tuple[int, int]] = []
+    digits: list[int] = []
+    time = 0
     others = [digit for digit in range(DIGITS) if digit != WORD]
 
     def add(part: NDArray[np.uint8]) -> None:

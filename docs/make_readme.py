@@ -511,6 +511,57 @@ def drift(text: str) -> str:
     return text
 
 
+def study_table(name: str) -> str:
+    """False alarms and events found by each way to a threshold, and how early the class rule behind the alarms decides."""
+    record = json.loads((RESULTS / f"{name}.json").read_text())
+    ways = {
+        "spotter": "`Spotter`, people as units",
+        "training": "threshold from the recordings of training",
+        "fixed 0.5": "a confidence of 0.5",
+        "Bonferroni": "conformal p-value of every step, Bonferroni over a recording",
+    }
+    lines = [
+        "| threshold | false alarms a recording | kept | false alarms an hour | events found | mean delay |",
+        "|---|---|---|---|---|---|",
+    ]
+    for way, words in ways.items():
+        one = record["methods"][way]
+        figures = f"{one['capped']:.3f} ± {one['capped_se']:.3f} | {'yes' if one['kept_on_average'] else 'no'}"
+        rest = f"{one['per_hour']:.1f} | {one['found']:.1%} | {one['delay_seconds']:.2f} s"
+        lines.append(f"| {words} | {figures} | {rest} |")
+    own = record["named"]
+    promise = f"*Promised: {record['promised']:g} false alarms a recording on average, at most {record['cap']} counted."
+    means = f"Means over {record['draws']} draws of the people; ± is one standard error, as if draws were independent."
+    hours = f"{record['recordings']} recordings of people that training never saw, {record['hours']:.1f} hours."
+    found = f"Found: an alarm less than {record['within_seconds']:g} s after the event's end."
+    rule = (
+        f"The class rule promises {record['rule_target']:g}; its answers hold the class in {own['coverage']:.1%} of the windows, with "
+        f"{own['set_size']:.2f} classes on average, after {own['seconds']:.2f} s of {own['seconds_at_end']:.1f} s.*"
+    )
+    return "\n".join([*lines, "", " ".join([promise, means, hours, found, rule])])
+
+
+def watch_table() -> str:
+    """Time and memory of a step over a long stream, by tenths of it."""
+    record = json.loads((RESULTS / "watch.json").read_text())
+    first, last = record["parts"][0], record["parts"][-1]
+    times = f"{first['microseconds_a_step']:.0f} µs in the first tenth and {last['microseconds_a_step']:.0f} µs in the last"
+    grown = last["peak_resident_kib"] - first["peak_resident_kib"]
+    found = f"{record['detections']:,} detections and {record['decisions']:,} decisions"
+    return (
+        f"Measured over {record['steps']:,} steps of {record['members']} members of {record['hidden']} neurons: a step took {times} "
+        f"of processor time, with {found} in all. After the first tenth the memory of the process grew by {grown:,} KiB, and in the "
+        f"last tenth Python held {last['blocks_more']:+,} blocks of memory more."
+    )
+
+
+def spotting(text: str) -> str:
+    """docs/spotting.md with its tables."""
+    for name in ("wake-word", "transitions"):
+        text = fill(text, name, partial(study_table, name))
+    return fill(text, "watch", watch_table)
+
+
 def scale(text: str) -> str:
     """docs/scale.md with its tables."""
     return fill(fill(text, "scaling", scaling_table), "billion", billion_table)
@@ -562,6 +613,7 @@ PAGES |= {
     "docs/serve.md": serve,
     "docs/nir.md": nir,
     "docs/language-models.md": language_models,
+    "docs/spotting.md": spotting,
 }
 
 

@@ -194,7 +194,7 @@ def spotting(
     found = [0.0 if one.found is None else float(one.found) for one in points]
     axes.plot([float(one.capped) for one in points], found, color="black", linewidth=1)
     reach = [[[one - one.low], [one.high - one]] for one in (own.capped, own.found)]
-    style = {"fmt": "o", "color": "black", "capsize": 2, "label": "the spotter"}
+    style: dict[str, Any] = {"fmt": "o", "color": "black", "capsize": 2, "label": "the spotter"}
     axes.errorbar([own.capped], [own.found], xerr=reach[0], yerr=reach[1], **style)
     axes.axvline(float(spotter.spotter.allowed), color="black", linestyle="--", linewidth=1)
     axes.set(xlabel=f"false alarms a recording, at most {spotter.spotter.cap}", ylabel="found")
