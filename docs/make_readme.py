@@ -551,7 +551,7 @@ def watch_table() -> str:
     return (
         f"Measured over {record['steps']:,} steps of {record['members']} members of {record['hidden']} neurons: a step took {times} "
         f"of processor time, with {found} in all. After the first tenth the memory of the process grew by {grown:,} KiB, and in the "
-        f"last tenth Python held {last['blocks_more']:+,} blocks of memory more."
+        f"last tenth Python held {last['blocks_more']:+,} memory blocks more."
     )
 
 
