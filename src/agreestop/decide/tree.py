@@ -54,7 +54,7 @@ class Tree(KeptInFiles):
     >>> scores = replace(ag.simulate_scores(400, steps=20, K=3, C=4), classes=tree.classes)
     >>> calibration, test = scores.split(0.5, 0.5)
     >>> rule = ag.AgreeStop(0.9, range(1, 21), 1, tree=tree, depth=1).calibrate(calibration)
-    >>> rule.decide(test)[0].names
+    >>> rule.decide(test)[1].names
     ('animal',)
     """
 
