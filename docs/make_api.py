@@ -21,12 +21,14 @@ from agreestop.decide.confidence import Pooling
 from agreestop.decide.risks import Risk
 from agreestop.decide.rule import Rule
 
-RULES = ("SpikeCP", "AgreeStop", "StopRule", "DCSNN", "SEENN")
+RULES = ("SpikeCP", "AgreeStop", "StopRule", "IntervalStop", "DCSNN", "SEENN")
 SECTIONS = {
     "Rules": (*RULES, "Schedule", "CalibratedRule", "Session", "load_rule"),
     "Pooling": ("MergeConfidence", "MergePValues", "MergeRanks", "MajorityVote"),
     "Scores": ("LogLoss", "Temperature", "TuningRanks", "Spread"),
-    "Risks": ("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk", "Gate"),
+    "Risks": ("TopMass", "FixedTime", "LearnedRisk", "ShapedRisk", "VoteRisk", "Gate", "GiveUp", "Tree"),
+    "Open answers and numbers": ("Answers", "sample_until", "Numbers"),
+    "Alarms": ("Spotter", "Detection"),
     "Tuning": ("tune", "Tuned", "front"),
     "Decisions": ("Decision", "Decisions", "evaluate", "Evaluation", "repeat_splits", "Splits"),
     "Drift": ("DriftMonitor", "AdaptiveRule"),
