@@ -65,9 +65,9 @@ class Worn:
                     here = np.array([*means[posture], 0, 0, 0]) + way + rng.normal(scale=noise, size=(int(length), 6))
                     parts.append((here, label, recording // 2, recording))
                 posture = after
-        x, label = np.concatenate([one[0] for one in parts]), [np.full(len(one[0]), one[1]) for one in parts]
+        x, labels = np.concatenate([one[0] for one in parts]), [np.full(len(one[0]), one[1]) for one in parts]
         user, experiment = ([np.full(len(one[0]), one[place]) for one in parts] for place in (2, 3))
-        return cls(x.astype(np.float32), np.concatenate(label).astype(np.int16), np.concatenate(user), np.concatenate(experiment))
+        return cls(x.astype(np.float32), np.concatenate(labels).astype(np.int16), np.concatenate(user), np.concatenate(experiment))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,8 @@ class Wear:
 def features(x: NDArray[Any]) -> NDArray[np.float32]:
     """(steps, 36) means and standard deviations of the last samples of each window, past ones alone."""
     ends = np.arange(STRIDE, len(x) + 1, STRIDE)
-    sums, squares = (np.concatenate([np.zeros((1, x.shape[1])), np.cumsum(one.astype(np.float64), axis=0)]) for one in (x, x**2))
+    zeros: NDArray[np.float64] = np.zeros((1, x.shape[1]))
+    sums, squares = (np.concatenate([zeros, np.cumsum(one.astype(np.float64), axis=0)]) for one in (x, x**2))
     parts = []
     for window in WINDOWS:
         begins = np.maximum(ends - window, 0)

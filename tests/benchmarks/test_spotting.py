@@ -51,7 +51,7 @@ def test_a_tape_says_where_its_words_are() -> None:
     one = tape(spoken, 1, rng)
     assert len(one.words) == len(one.digits) == 3 and WORD not in one.digits
     assert len(one.inputs) >= 3000
-    rises = one.inputs[:, :, LEVELS > 100, 0].any(axis=2)  # (T, bands)
+    rises = np.asarray(one.inputs[:, :, LEVELS > 100, 0].any(axis=2))  # (T, bands)
     for start, end in one.words:
         own, before = rises[start:end, 2 * WORD : 2 * WORD + 2], rises[max(start - 25, 0) : start, 2 * WORD : 2 * WORD + 2]
         assert own.any() and not before.any()
