@@ -41,6 +41,7 @@ def test_an_engine_stops_where_the_intervals_of_its_numbers_are_narrow(output: s
     run = engine.decide(rule, x[150:])
     expected = rule.decide(engine.numbers(x[150:]))
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
+    assert run.decisions.lower is not None and expected.lower is not None
     np.testing.assert_allclose(run.decisions.lower, expected.lower, rtol=1e-5, atol=1e-6)
     assert run.computed.mean() < 30 and ag.evaluate(run.decisions, truth[150:]).coverage > 0.85
     session = engine.live(rule)

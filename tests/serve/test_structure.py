@@ -57,6 +57,6 @@ def test_a_served_push_runs_through_few_modules(served: Served) -> None:
 
             found |= modules_run(push)
     finally:
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     assert "agreestop.engines.live_batch" in found and "agreestop.serve.hub" in found
     assert len(found) <= MOST_RUN_BY_PUSH, sorted(found)
