@@ -21,11 +21,13 @@ PACKAGES = ("agreestop", "numpy", "torch", "numba")
 def describe_run(packages: Sequence[str] = PACKAGES, device: str = "cpu", command: str | None = None) -> dict[str, Any]:
     """The command (that of this process unless given), the machine with the cores that other work keeps busy, and versions of packages.
 
-    The file that it writes is left out of the command: results are often moved from the machine that made them.
+    The file that it writes is left out of the command, and of absolute paths only the names stay: results are often moved from the
+    machine that made them.
     """
     words = shlex.split(command) if command else ["python", "-m", "benchmarks", *sys.argv[1:]]
+    kept = [word for word, before in zip(words, ["", *words], strict=False) if not {word, before} & {"-o", "--output"}]
     return {
-        "command": shlex.join(word for word, before in zip(words, ["", *words], strict=False) if not {word, before} & {"-o", "--output"}),
+        "command": shlex.join(Path(word).name if Path(word).is_absolute() else word for word in kept),
         "machine": {"device": device, "cpu": cpu_model(), "cores": cores(), "load": busy_cores()},
         "versions": {"python": platform.python_version(), **{name: version_of(name) for name in packages}},
     }
