@@ -465,6 +465,7 @@ def test_workloads_that_are_done_are_not_run_again(tmp_path: Path) -> None:
 
 def test_the_command_of_a_run_does_not_name_its_file() -> None:
     assert describe_run(command="python -m benchmarks --device cpu -o some/file.json --quick")["command"].endswith("--device cpu --quick")
+    assert describe_run(command="python -m benchmarks tree --data /some/folder")["command"].endswith("tree --data folder")
 
 
 def test_early_decisions_of_members_that_learned_nothing_are_not_drawn() -> None:
