@@ -574,7 +574,7 @@ def test_files_are_checked_before_the_work(
         words = ("calibrate", folder / "calibration.npz", "-o", tmp_path / "rule", "--tuning", folder / "tuning.npz", option, wrong, *more)
         outcome = call(monkeypatch, capsys, *words)
         assert outcome.code == 2 and str(wrong) in outcome.err
-    monkeypatch.setattr("agreestop.cli.decide.load_scores", work)
+    monkeypatch.setattr("agreestop.cli.decide._load_decisions", work)
     outcome = call(monkeypatch, capsys, "decide", rule, folder / "test.npz", "--monitor", wrong)
     assert outcome.code == 2 and "is not an agreestop rule file" in outcome.err
 

@@ -28,6 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ag.save_scores(folder / "scores.npz", calibration)
     ag.save_scores(folder / "others.npz", test)
     (folder / "people.txt").write_text("".join(f"p{row % 20}\n" for row in range(200)))
+    (folder / "new-people.txt").write_text("".join(f"q{row % 20}\n" for row in range(200)))
     return folder
 
 
@@ -65,7 +66,9 @@ def test_people_from_file_to_evaluation(folder: Path, monkeypatch: pytest.Monkey
     )
     made = call(monkeypatch, capsys, *words)
     assert made.code == 0 and "20 people" in made.out and "with probability at least 0.9" in " ".join(made.out.split())
-    figures = call(monkeypatch, capsys, "evaluate", folder / "people", folder / "others.npz", "--people", folder / "people.txt", "--json")
+    figures = call(
+        monkeypatch, capsys, "evaluate", folder / "people", folder / "others.npz", "--people", folder / "new-people.txt", "--json"
+    )
     assert len(json.loads(figures.out)["by_person"]) == 20 and 0 <= json.loads(figures.out)["people_below"] <= 1
 
 

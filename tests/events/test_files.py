@@ -300,7 +300,7 @@ def run(path, kind, moment):
 
     type(engine).begin = beginning
     try:
-        ag.engines.decide_early(engine, rule, stored, batch_size=32)
+        ag.engines.decide_early(engine, rule, stored, ag.engines.RunOptions(batch_size=32))
     except ag.InputError as error:
         print(kind, moment, error, flush=True)
     finally:

@@ -188,7 +188,6 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{str(self.classes_[known[0]])!r}: give more rows."
             )
         rule = make(self.target, self.checkpoints_, self.max_set_size)
-        self._check_abstain_label(rule)
         if not isinstance(rule, Rule) or rule.checkpoints != self.checkpoints_:
             made = (
                 f"a {type(rule).__name__} with other checkpoints than "
@@ -198,6 +197,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"rule makes {made}: give what makes a rule of the target, checkpoints and "
                 "max_set_size that it gets."
             )
+        self._check_abstain_label(rule)
         ids, changes = input_ids(series), _changes(series)
         self.calibration_rows_ = calibration[
             _first_copies(ids[calibration], codes[calibration]) | ~changes[calibration]

@@ -278,7 +278,7 @@ def count_classes(
     if input_shape is None:
         raise InputError(
             "the number of classes is not known yet: give input_shape, the shape of one step of an "
-            "input."
+            "input, or call score or decide once, then live."
         )
     training = {part: part.training for module in modules for part in module.modules()}
     device = next(
