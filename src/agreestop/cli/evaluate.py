@@ -53,7 +53,9 @@ def evaluate(
     ] = None,
     within: Annotated[
         int | None,
-        typer.Option(help="spotter: events are found less than so many steps after their end."),
+        typer.Option(
+            help="spotter: an alarm fewer than this many steps after an event's end finds it."
+        ),
     ] = None,
     step_seconds: Annotated[
         float | None,

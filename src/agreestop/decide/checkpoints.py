@@ -360,7 +360,7 @@ def in_rounds(
 ) -> Iterator[tuple[Index, Integers, Integers]]:
     """Rounds over inputs (n,) at checkpoints (n,), where those of an input come in their order.
 
-    They are sorted once, so many rounds cost no more for each than few.
+    They are sorted once, so a round costs the same however many there are.
     """
     order = np.argsort(inputs, kind="stable")
     begins = np.flatnonzero(np.diff(inputs[order], prepend=-1))

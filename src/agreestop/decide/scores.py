@@ -10,6 +10,7 @@ Nothing in such a file is executed or unpickled.
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
@@ -60,7 +61,7 @@ ROWS = ("labels", "ids", "lengths", "trained")  # fields with one entry for each
 EXAMPLE = "give shares above 0 that sum to at most 1, for example split(0.3, 0.7)"
 
 
-class Inputs:
+class Inputs(ABC):
     """What rules read: n inputs at M times. `cells` (n, M, ...) is what is known at each time."""
 
     times: tuple[float, ...]
@@ -69,9 +70,9 @@ class Inputs:
     has_classes = True  # where not, losses or numbers stand for labels
 
     @property
+    @abstractmethod
     def cells(self) -> NDArray[Any]:
         """What rules read: (n, M, K, C)."""
-        raise NotImplementedError
 
     @property
     def sketched(self) -> NDArray[Any]:
@@ -95,13 +96,13 @@ class Inputs:
         """Fields of `Decisions` that only these inputs know, from the times (n,) of the stops."""
         return {}
 
+    @abstractmethod
     def rows(self, rows: slice | Integers | Booleans) -> Self:
         """Some of the inputs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def at(self, times: Sequence[float]) -> Any:
         """The same at some of their times."""
-        raise NotImplementedError
 
     def split(
         self, *shares: float, seed: int = 0, groups: ArrayLike | None = None

@@ -108,7 +108,7 @@ class Spotter(KeptInFiles):
     missed : float, str or Fraction, optional
         A second promise: the mean share of the events of a recording that are not found.
     within : int
-        An event is found by an alarm from its start to less than so many steps after its end.
+        An alarm from its start to fewer than this many steps after its end finds an event.
 
     Notes
     -----
@@ -179,7 +179,7 @@ class Spotter(KeptInFiles):
             The events of each recording, in steps; `end` is the first step after it. Without them
             every alarm is false.
         near : int
-            Alarms less than so many steps before or after an event are not false.
+            Alarms fewer than this many steps before or after an event are not false.
         people : (n,), optional
             The person of each recording: the promise is then for a recording of a new person.
 
@@ -297,7 +297,7 @@ class CalibratedSpotter(KeptInFiles):
     kth_value
         The least threshold that keeps the promise, which `threshold` is no smaller than.
     near
-        Alarms less than so many steps before or after an event are not false.
+        Alarms fewer than this many steps before or after an event are not false.
     n
         The number of calibration recordings.
     ids : (n,)
