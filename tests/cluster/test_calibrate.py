@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ RULES: dict[str, Callable[[], Any]] = {
 }
 
 
+TREE = ag.Tree({"one": ("c", "a"), "b": None})  # in another order than the classes of the scores
+for depth in (1, 2, "each", None):
+    RULES[f"tree, depth {depth}"] = partial(ag.AgreeStop, 0.8, range(1, STEPS + 1), 1, tree=TREE, depth=depth)
+
+
 def content(rule: ag.CalibratedRule, path: Path) -> bytes:
     rule.save(path)
     return path.read_bytes()
@@ -40,7 +46,7 @@ def content(rule: ag.CalibratedRule, path: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def scored(work: Work) -> ag.Scores:
-    return work.ensemble.score(work.events.rows(slice(0, 333)))
+    return replace(work.ensemble.score(work.events.rows(slice(0, 333))), classes=("a", "b", "c"))
 
 
 @pytest.mark.parametrize("name", RULES)

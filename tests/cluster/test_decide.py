@@ -49,6 +49,15 @@ def test_decisions_are_those_of_one_machine(
     assert not (tmp_path / "decisions.parquet.parts").exists()
 
 
+def test_answers_of_each_depth_of_a_tree_are_refused(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+    use(FakeRay())
+    scores = replace(work.ensemble.score(work.events.rows(slice(0, 100))), classes=("a", "b", "c"))
+    tree = ag.Tree({"one": ("a", "b"), "c": None})
+    rule = ag.AgreeStop(0.8, scores.times, 1, tree=tree, depth="each").calibrate(scores)
+    with pytest.raises(ag.InputError, match="one answer"):
+        ag.cluster.decide(rule, work.members, tmp_path / "none.npz", tmp_path / "out")
+
+
 def test_a_folder_that_is_not_whole_is_refused(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
     use(FakeRay())
     source, out = in_files(".npz"), tmp_path / "out"

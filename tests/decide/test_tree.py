@@ -127,6 +127,47 @@ def test_batches_streams_files_and_brute_force_agree(depth: int | None, conditio
     assert {one.names for one in decisions} <= {(name,) for name in ("animal", "vehicle", "pet", "any class", "", *CLASSES)}
 
 
+@pytest.mark.parametrize("conditions", ["plain", "groups", "delta", "people", "final", "abstain", "ties"])
+def test_one_pass_gives_each_depth_the_decision_of_its_own_rule(conditions: str, tmp_path: Path) -> None:
+    given: dict[str, dict[str, Any]] = {"groups": {"groups": np.arange(150) % 2}, "people": {"people": np.arange(150) % 30}}
+    settings: dict[str, dict[str, Any]] = {"delta": {"delta": 0.1}, "abstain": {"at_end": "abstain"}, "ties": {"break_ties": True}}
+    scores, new, labels = make(150), make(40, seed=1), "final" if conditions == "final" else None
+    inside = np.arange(40) % 2 if conditions == "groups" else None
+
+    def calibrate(depth: int | str) -> ag.CalibratedRule:
+        rule = ag.AgreeStop(0.8, scores.times, 1, tree=TREE, depth=depth, **settings.get(conditions, {}))
+        return rule.calibrate(scores, labels, **given.get(conditions, {}))
+
+    calibrate("each").save(tmp_path / "rule")
+    each = ag.load_rule(tmp_path / "rule")
+    decisions = each.decide(new, groups=inside, first=0)
+    found = ag.evaluate(decisions, new)
+    assert each.thresholds.shape == ((2, 3) if conditions == "groups" else (3,)) and found.by_depth is not None
+    assert len({float(one) for one in each.thresholds.ravel()}) > 1
+    for depth, one in enumerate(decisions.by_depth, 1):
+        alone = calibrate(depth).decide(new, groups=inside, first=0)
+        assert_same_decisions(replace(one, best=alone.best, draw=alone.draw, class_counts=alone.class_counts), alone)
+        expected = ag.evaluate(alone, new)
+        assert found.by_depth[depth - 1].key == depth
+        assert float(found.by_depth[depth - 1].latency) == float(expected.latency)
+        assert float(found.by_depth[depth - 1].coverage) == float(expected.coverage)
+    assert np.array_equal(decisions.sets, decisions.by_depth[-1].sets)
+    assert np.array_equal(decisions.stop_index, np.max([one.stop_index for one in decisions.by_depth], axis=0))
+    waited = 0
+    for row in range(40):
+        session, time = each.stream(row, group=None if inside is None else int(inside[row])), 0
+        while session.decision is None:
+            session.push(new.log_confidence[row, time])
+            time += 1
+            for depth, known in enumerate(session.by_depth):
+                assert (known is None) == (decisions.by_depth[depth].stop_time[row] > time)
+            waited += session.decision is None and session.by_depth[0] is not None
+        assert session.decision == decisions[row] and session.by_depth == decisions[row].by_depth
+        assert [one.names for one in decisions[row].by_depth] == [one[row].names for one in decisions.by_depth]
+    assert waited > 5, "the coarse answer often comes first"
+    assert "depth 1" in str(found) and "depth 3" in str(found)
+
+
 def test_one_threshold_for_all_depths_is_right_at_all_of_them() -> None:
     """With the λ of depth=None the first answers of every depth are right together as often as promised."""
     scores, test = make(300, seed=3), make(500, seed=4)
@@ -168,6 +209,9 @@ def rule(**options: Any) -> ag.AgreeStop:
         (lambda: rule(tree={"a": ("x", "y")}), "give ag.Tree"),
         (lambda: rule(depth=4), "depth is 4"),
         (lambda: rule(depth=0), "depth is 0"),
+        (lambda: rule(depth="all"), "depth is 'all': give a depth from 1 to 3, 'each', or None"),
+        (lambda: rule(at_end="abstain", give_up=ag.GiveUp.fit(make(80), max_set_size=1)), "give_up"),
+        (lambda: ag.AdaptiveRule(rule(depth="each").calibrate(make(50))), "one threshold"),
         (lambda: rule(max_set_size=2), "max_set_size=2"),
         (lambda: rule(fill=True), "fill or trim"),
         (lambda: rule(risk=ag.FixedTime()), "risk=FixedTime"),

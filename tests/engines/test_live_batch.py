@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
 from agreestop.decide.checkpoints import in_rounds
-from agreestop.engines.early_stopping import score
+from agreestop.engines.early_stopping import RunOptions, decide_early, score
 from agreestop.engines.inputs import check_events
 from agreestop.engines.live import LiveSession
 from agreestop.engines.live_batch import LiveBatch, LiveInput, Push, Steps
@@ -269,3 +270,27 @@ def test_events_that_are_named_again_and_again_are_computed_once() -> None:
     steps = Steps.of([[1, 1], [], [3, 0, 3, 3, 3, 0, 3], [2]])
     once = steps.each_once(5)
     assert once.counts.tolist() == [2, 0, 2, 1] and once.indices.tolist() == [1, 1, 0, 3, 2]
+
+
+def test_engines_answer_each_depth_of_a_tree_as_the_scores_do() -> None:
+    engine, tree = ENGINES["event-driven"](network("fully-connected")), ag.Tree({"even": ("c", "a"), "odd": ("d", "b")})
+    known, truth = some_inputs(90)
+    scores = replace(score(engine, known, truth), classes=("a", "b", "c", "d"))
+    calibrated = ag.AgreeStop(0.6, EVERY, 1, tree=tree, depth="each").calibrate(scores)
+    inputs, _ = some_inputs(30, 2)
+    expected = calibrated.decide(score(engine, inputs))
+    for options in (RunOptions(), RunOptions(batch_size=7, chunk=5)):
+        run = decide_early(engine, calibrated, inputs, options)
+        np.testing.assert_array_equal(run.decisions.depth_index, expected.depth_index)
+        np.testing.assert_array_equal(run.decisions.depth_sets, expected.depth_sets)
+    batch, early = LiveBatch(calibrated, engine, 30), 0
+    rows = [batch.open(number) for number in range(30)]
+    found = batch.push([Push(row, Steps.of(steps_of(frames))) for row, frames in zip(rows, inputs, strict=True)])
+    for row, frames in enumerate(inputs):
+        live = LiveSession(engine, calibrated, row)
+        for frame in frames:
+            if live.push(np.flatnonzero(frame)) is not None:
+                break
+            early += live.by_depth[0] is not None
+        assert live.decision == found[row] == expected[row]
+    assert early > 0

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
@@ -176,8 +177,13 @@ def calibrate(
         typer.Option(help="agreestop: JSON file of groups of classes; answers are its nodes."),
     ] = None,
     depth: Annotated[
-        int | None,
-        typer.Option(help="With --tree: the depth that is asked. [default: 1]"),
+        str | None,
+        typer.Option(
+            help=(
+                "With --tree: the depth that is asked, such as 1; each, for an answer at each "
+                "depth; or all, for one threshold that serves all depths. [default: 1]"
+            )
+        ),
     ] = None,
     max_width: Annotated[
         float | None,
@@ -306,13 +312,14 @@ def calibrate(
             largest_loss=largest_loss,
             at_end=at_end,
             tree=None if tree is None else Tree.load(tree),
-            depth=depth,
             max_width=max_width,
             side=side,
             limit=limit,
             break_ties=break_ties,
             seed=seed,
         )
+        if depth is not None:
+            chosen = _at_depth(chosen, depth)
     if max_set_size == 1 and (fill or trim is not None):
         say_warning(
             f"{'--fill' if fill else '--trim'} has no effect with --max-set-size 1: an early "
@@ -351,6 +358,16 @@ def calibrate(
     for note in calibrated.notes:
         if note not in said:
             say(note)
+
+
+def _at_depth(rule: Rule, depth: str) -> Rule:
+    """The rule with a tree at a depth given as a number, each or all."""
+    if rule.terms.tree is None:
+        raise InputError("--depth belongs to a tree: give --tree too, or leave it out.")
+    words: dict[str, str | None] = {"each": "each", "all": None}
+    if depth not in words and not re.fullmatch(r"\d{1,9}", depth):
+        raise InputError(f"--depth is {depth!r}: give a depth such as 1, each, or all.")
+    return replace(cast(Any, rule), depth=words[depth] if depth in words else int(depth))
 
 
 def read_lines(path: Path, n: int) -> list[str]:

@@ -25,7 +25,7 @@ NARROWEST = 20  # columns of a line
 LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time left would be a guess
 
 OPTIONS = (
-    "accumulated|at_end|blocks|calibration|checkpoints|class_conditional|delta|fill|for_people|gate|groups|largest_loss|loss|max_loss"
+    "accumulated|at_end|blocks|calibration|checkpoints|class_conditional|delta|depth|fill|for_people|gate|groups|largest_loss|loss|max_loss"
     "|limit|max_set_size|max_weight|max_width|people|pooling|price_of_size|rule|side|target|threshold|trim|weights|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
 )
 # how messages of the Python layer name what the command line calls an option; the first that
@@ -35,6 +35,7 @@ PYTHON_WORDS = (
         r"a target, or target=None with loss, a cost matrix, and max_loss,",
         "--target, or --loss, a cost matrix, and --max-loss,",
     ),
+    (r"'each', or None for all at once", "each, or all for all at once"),
     (r"without gate, loss and class_conditional", "without --gate, --loss and --class-conditional"),
     (r"pooling=MergeConfidence\(r=\S+\)", "--pooling confidence:R"),
     (r"\bgive ((?:SpikeCP or )?AgreeStop)\b", lambda found: f"give --rule {found[1].lower()}"),

@@ -174,6 +174,11 @@ def decide(
     with atomic_writer(output) as stream:
         if output.suffix == ".npz":
             answer: dict[str, Any] = {"sets": decisions.sets}
+            if decisions.depth_index is not None:
+                answer["depth_index"], answer["depth_sets"] = (
+                    decisions.depth_index,
+                    decisions.depth_sets,
+                )
             if not decisions.has_classes:
                 answer = {"answered": decisions.answered}
             if decisions.lower is not None and decisions.upper is not None:

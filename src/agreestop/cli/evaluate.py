@@ -113,6 +113,9 @@ def evaluate(
     nothing = ", without a promise"
     promised = nothing if calibrated.adapted else f", {promise} is promised for each"
     by_class = calibrated.rule.terms.class_conditional
+    if result.by_depth:
+        rows = [(f"{one.key:g}", one) for one in result.by_depth]
+        show(table(f"First answer at each depth{promised}", "depth", rows))
     if result.by_block:
         show(
             table(
@@ -314,6 +317,11 @@ def _record(
             {"answered_by": [{"time": one.key, **_figures(one)} for one in result.answered_by]}
             if accumulated
             else {}
+        ),
+        **(
+            {}
+            if result.by_depth is None
+            else {"by_depth": [{"depth": int(one.key), **_figures(one)} for one in result.by_depth]}
         ),
         "draw_range": result.draw_range,
         "notes": result.notes,

@@ -208,6 +208,11 @@ def decide(
     import_ray(), import_parquet()
     stored_rule, stored_members = rule_bytes(rule), members_bytes(members)
     calibrated = load_rule(rule) if isinstance(rule, (str, PathLike)) else rule
+    if calibrated.start(1).depths:
+        raise InputError(
+            "the rule answers once for each depth of a tree, and these files hold one answer: give "
+            "a rule with a depth such as 1, or None."
+        )
     ensemble = (
         load_ensemble(members, engine=engine) if isinstance(members, (str, PathLike)) else members
     )

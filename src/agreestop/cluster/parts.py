@@ -23,7 +23,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -285,8 +285,8 @@ def load_decisions(
         if (np.array(rule.checkpoints)[index] != found["stop_time"]).any():
             raise ValueError
         block = found["block"].astype(np.int64) if "block" in found else np.full(n, -1)
-        best, nothing = found["best"].astype(np.int64), np.full((n, 2), np.nan)
-        stops = Stops(index, sets, best, block, found["first_risk"], nothing)
+        known = {"best": found["best"].astype(np.int64), "first_risk": found["first_risk"]}
+        stops = replace(Stops.empty(n, rule.classes), index=index, sets=sets, block=block, **known)
         groups = rule.find_groups(carried_column(table, "group") if rule.group_names else None, n)
         return rule.decisions(stops, found["hash"] if rule.knows_ids else None, groups=groups)
     except (KeyError, IndexError, TypeError, ValueError, pa.ArrowException):

@@ -34,6 +34,11 @@ def decision_records(decisions: Any, names: Sequence[str]) -> list[dict[str, Any
             "set_size": len(one.classes),
             "classes": [names[label] for label in one.classes],
         }
+        if decisions.tree is not None:
+            answer["answer"] = "".join(one.names)
+            for depth, at in enumerate(one.by_depth, 1):
+                known = {"answer": "".join(at.names), "time": at.time}
+                answer |= {f"depth_{depth}_{name}": value for name, value in known.items()}
         if not decisions.has_classes:
             answer = {"answered": one.answered}
         if one.lower is not None:
@@ -49,6 +54,10 @@ def decisions_csv(decisions: Any, names: Sequence[str]) -> str:
     """The same as CSV, with a header; classes are joined by semicolons."""
     text = io.StringIO()
     fields = ["input", "stop_time", "set_size", "classes"]
+    if decisions.tree is not None:
+        depths = range(1, 1 + len(decisions.by_depth))
+        own = [f"depth_{depth}_{name}" for depth in depths for name in ("answer", "time")]
+        fields += ["answer", *own]
     if not decisions.has_classes:
         fields = ["input", "stop_time", "answered"]
     if decisions.lower is not None:
@@ -90,6 +99,11 @@ def as_dataframe(decisions: Any) -> Any:
         columns["members"] = decisions.stop_members
     if not decisions.answered.all() or decisions.largest_loss is not None:
         columns["answered"] = decisions.answered
+    if decisions.tree is not None:
+        columns["answer"] = ["".join(one.names) for one in decisions]
+        for depth, at in enumerate(decisions.by_depth, 1):
+            columns[f"depth {depth}"] = ["".join(one.names) for one in at]
+            columns[f"depth {depth} time"] = at.stop_time
     if not decisions.has_classes:
         for name in ("classes", "set_size", "best", "members"):
             columns.pop(name, None)
@@ -101,10 +115,11 @@ def as_dataframe(decisions: Any) -> Any:
 def _rows(result: Any) -> list[list[str]]:
     """The cells of an `Evaluation`, below a row of titles.
 
-    All inputs come first, then blocks, groups, people, classes and stopping times. Of many people,
-    the people with the lowest coverage are shown.
+    All inputs come first, then depths, blocks, groups, people, classes and stopping times. Of many
+    people, the people with the lowest coverage are shown.
     """
     groups = {
+        "depth": result.by_depth,
         "block": result.by_block,
         "group": result.by_group,
         "person": sorted(result.by_person or (), key=lambda one: one.coverage)[:MOST_ROWS],

@@ -79,11 +79,12 @@ from .thresholds import (
     tie_width,
     with_broken_ties,
 )
-from .tree import NodeOfTree, Tree
+from .tree import OF_A_DEPTH, EachDepth, NodeOfTree, Tree
 from .tuning.give_up import GiveUp
 from .tuning.learned_risk import LearnedRisk
 
 TRIMS = (0.5, 0.25, 0.1, 0.0)
+EACH = "each"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,9 +131,11 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     tree : Tree, optional
         Answer with a node of a tree of classes: at depth `depth` as soon as that is sure enough, or
         deeper. max_set_size counts nodes and is 1.
-    depth : int or None
-        With a tree: the depth that is asked, where 1 is the coarsest. None asks for classes, with a
-        threshold that keeps the promise for the first answers of all depths at once.
+    depth : int, "each" or None
+        With a tree: the depth that is asked, where 1 is the coarsest. "each" answers once for each
+        depth in one pass, every depth with a threshold and a promise of its own
+        (`Decisions.by_depth`). None asks for classes, with a threshold that keeps the promise for
+        the first answers of all depths at once.
     seed : int
         Of these random numbers: the same number and seed give the same draw.
     give_up : GiveUp, optional
@@ -173,7 +176,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     seed: int = 0
     give_up: GiveUp | None = None
     tree: Tree | None = None
-    depth: int | None = 1
+    depth: int | str | None = 1
 
     kinds: ClassVar = {
         "agreestop": (
@@ -244,12 +247,12 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         """Refuse what has no proof, or no meaning, with a tree."""
         if not isinstance(tree, Tree):
             raise InputError(f"tree is {tree!r:.80}: give ag.Tree(...).")
-        if self.depth is not None and not (
-            is_integer(self.depth) and 1 <= self.depth <= tree.depth
-        ):
-            deepest = f"a depth from 1 to {tree.depth}, or None for all at once"
-            raise InputError(f"depth is {self.depth!r:.80}: give {deepest}.")
+        depth: Any = self.depth
+        if depth not in (None, EACH) and not (is_integer(depth) and 1 <= depth <= tree.depth):
+            deepest = f"a depth from 1 to {tree.depth}, 'each', or None for all at once"
+            raise InputError(f"depth is {depth!r:.80}: give {deepest}.")
         given = {
+            "give_up": self.give_up is not None,
             "loss": self.loss is not None,
             "gate": self.gate is not None,
             "accumulated": self.accumulated,
@@ -399,8 +402,15 @@ class AgreeStop(Uncalibrated, KeptInFiles):
     @cached_property
     def _node(self) -> NodeOfTree:
         assert self.tree is not None
-        depth = self.tree.depth if self.depth is None else self.depth
+        depth = self.depth if isinstance(self.depth, int) else self.tree.depth
         return NodeOfTree(self.tree.nodes, depth, self.depth is None)
+
+    @property
+    def _one_for_each_depth(self) -> tuple[Self, ...]:
+        """The rules of single depths that `depth="each"` joins; none otherwise."""
+        if self.tree is None or self.depth != EACH:
+            return ()
+        return tuple(replace(self, depth=depth) for depth in range(1, self.tree.depth + 1))
 
     def answer(self, final: bool = False) -> Any:
         """What is answered; final: about the ensemble's own best class at the last checkpoint."""
@@ -428,6 +438,11 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         answer, rounding = self.answer(examples.conditions.final), self.rounding(examples.rounding)
         evidence, labels = examples.evidence, examples.labels
         found: Reduced = {"numbers": answer.compared(evidence)}
+        for rule in self._one_for_each_depth:
+            own = rule.answer(answer.final).reduce(evidence, labels, rounding)
+            found |= {f"{name} {rule.depth}": values for name, values in own.items()}
+        if self.depth == EACH:
+            return found
         may_run = evidence
         if self.give_up is not None:
             may_run = answer.shut(evidence, self.give_up.running(evidence.risk, rounding))
@@ -451,6 +466,13 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return found
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
+        fitted = []
+        for rule in self._one_for_each_depth:
+            own = {name: reduced[f"{name} {rule.depth}"] for name in OF_A_DEPTH}
+            fitted.append(rule._fit({"numbers": reduced["numbers"], **own}, examples))
+        return EachDepth(tuple(fitted)) if fitted else self._fit(reduced, examples)
+
+    def _fit(self, reduced: Reduced, examples: LabelledEvidence) -> OneThreshold:
         answer, gate = self.answer(examples.conditions.final), self.gate
         rounding, width = self.rounding(examples.rounding), 0.0
         if self.break_ties:

@@ -374,7 +374,23 @@ class CalibratedRule(KeptInFiles):
         known = answer, self.checkpoints, self.class_names, risk, block, self.members
         interval = () if state.interval is None else (None, *state.interval[row].tolist())
         decision = Decision.of(index, *known, None, number, answered, *interval)
-        return decision.named_by(self.rule.terms.tree, found)
+        by_depth = tuple(one for one in self.decided_depths(state, number, row) if one is not None)
+        return replace(decision.named_by(self.rule.terms.tree, found), by_depth=by_depth)
+
+    def decided_depths(
+        self, state: State, number: int | None = None, row: int = 0
+    ) -> tuple[Decision | None, ...]:
+        """The decisions of one input at each depth of a tree so far; empty for other rules."""
+        if state.depth_index is None or state.depth_sets is None:
+            return ()
+        risk = None if state.first_risk is None else float(state.first_risk[row])
+        found: list[Decision | None] = []
+        for index, answer in zip(state.depth_index[row], state.depth_sets[row], strict=True):
+            known = self.checkpoints, self.class_names, risk, None, self.members, None, number
+            answered = bool(answer.any())
+            decision = Decision.of(int(index), answer, *known, answered) if index >= 0 else None
+            found.append(decision and decision.named_by(self.rule.terms.tree, answer))
+        return tuple(found)
 
     def decisions(
         self,
@@ -419,6 +435,8 @@ class CalibratedRule(KeptInFiles):
             lower=lower,
             upper=upper,
             tree=terms.tree,
+            depth_index=stops.depth_index if stops.depth_index.shape[1] else None,
+            depth_sets=stops.depth_sets if stops.depth_index.shape[1] else None,
         )
 
     def _notes(
@@ -722,6 +740,11 @@ class Session:
         refuse_more(self.decision)
         if self._closed:
             raise InputError("this session was closed: open a new session for the next input.")
+
+    @property
+    def by_depth(self) -> tuple[Decision | None, ...]:
+        """With a tree and depth="each": the first answer at each depth, None before it."""
+        return self._calibrated.decided_depths(self._state, self.number)
 
     @property
     def first_risk(self) -> float | None:

@@ -74,6 +74,7 @@ class ReducedExamples:
     first_risks  (n,) their risk at the first checkpoint
     sizes        the number of members and of classes
     source       scores of no inputs, which name the engine, the ensemble and the classes
+    rule         the rule, with what it takes from the scores, such as the order of their classes
     training     how many of the rows the members were trained on
     """
 
@@ -89,6 +90,7 @@ class ReducedExamples:
     lengths: Integers | None
     rounding: Rounding
     settings: str
+    rule: Rule
     training: Overlap | None = None
 
 
@@ -97,6 +99,7 @@ def reduce_examples(
 ) -> ReducedExamples:
     """Reduce scores to what the calibration of the rule needs of them."""
     known = Conditions() if conditions is None else conditions
+    settings, rule = repr(rule), rule.on(scores)
     data = scores.at(rule.checkpoints)
     columns = range(len(data.times))
     scored = data.scored(columns)
@@ -125,7 +128,8 @@ def reduce_examples(
         (data.engine, data.ensemble_digest, data.classes),
         data.lengths,
         rounding,
-        repr(rule),
+        settings,
+        rule,
         training,
     )
 
@@ -146,6 +150,7 @@ def calibrate_reduced(
         if any(getattr(part, name) != getattr(first, name) for part in parts):
             advice = "score all of them with one ensemble on one engine"
             raise InputError(f"the parts have different {words}: {advice}.")
+    rule = first.rule
     joined = first if len(parts) == 1 else _joined(rule, parts)
     members, classes = joined.sizes
     examples = LabelledEvidence(NO_EVIDENCE, joined.labels, classes, known, joined.rounding)

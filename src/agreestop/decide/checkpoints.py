@@ -136,6 +136,9 @@ class State:
     block       (count,) the block of each input; -1 before its gate opens
     first_risk  (count,) the log-risk, or the least score, at the first checkpoint
     interval    (count, 2) the interval around the number that is answered now
+    depth_index, depth_sets
+                (count, D) and (count, D, C) the checkpoint of the first answer at each depth of a
+                tree, -1 before it, and that answer
     """
 
     count: int
@@ -145,9 +148,16 @@ class State:
     block: Integers | None = None
     first_risk: Floats | None = None
     interval: Floats | None = None
+    depth_index: Integers | None = None
+    depth_sets: Booleans | None = None
 
     def __len__(self) -> int:
         return self.count
+
+    @property
+    def depths(self) -> int:
+        """D, the number of depths of a tree with an answer each; 0 where there is one answer."""
+        return 0 if self.depth_index is None else self.depth_index.shape[1]
 
     def rows(self, rows: Booleans | Integers) -> Self:
         """The state of some of the inputs, by a mask or by their positions."""
@@ -170,6 +180,7 @@ class State:
         return (
             *(self.largest, self.uniforms, self.limits),
             *(self.block, self.first_risk, self.interval),
+            *(self.depth_index, self.depth_sets),
         )
 
 
@@ -284,6 +295,8 @@ class Stops:
     block       (n,) the block of the gate; -1 without a gate
     first_risk  (n,) the log-risk, or the least score, at the first checkpoint; nan if not known
     interval    (n, 2) the interval that is answered; nan for answers of another kind
+    depth_index, depth_sets
+                as in `State`, where each depth of a tree has an answer; else D is 0
     """
 
     index: Integers
@@ -292,13 +305,16 @@ class Stops:
     block: Integers
     first_risk: Floats
     interval: Floats
+    depth_index: Integers
+    depth_sets: Booleans
 
     @classmethod
-    def empty(cls, n: int, classes: int) -> Self:
+    def empty(cls, n: int, classes: int, depths: int = 0) -> Self:
         """Room for n inputs."""
         sets = np.empty((n, classes), dtype=bool)
         unknown = np.full(n, np.nan), np.full((n, 2), np.nan)
-        return cls(np.full(n, -1), sets, np.full(n, -1), np.full(n, -1), *unknown)
+        by_depth = np.full((n, depths), -1), np.zeros((n, depths, classes), dtype=bool)
+        return cls(np.full(n, -1), sets, np.full(n, -1), np.full(n, -1), *unknown, *by_depth)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -317,6 +333,8 @@ class Stops:
             (self.block, state.block),
             (self.first_risk, state.first_risk),
             (self.interval, state.interval),
+            (self.depth_index, state.depth_index),
+            (self.depth_sets, state.depth_sets),
         )
         for array, values in known:
             if values is not None:
@@ -380,7 +398,7 @@ def run_checkpoints(
 
     `judge(index, active, state)` is called only with the inputs that are still running.
     """
-    stops, every = Stops.empty(len(state), classes), np.arange(len(state))
+    stops, every = Stops.empty(len(state), classes, state.depths), np.arange(len(state))
     run_rounds(judge, state, ((index, every, every) for index in range(checkpoints)), stops.put)
     return stops
 

@@ -18,6 +18,7 @@ between 0 and the largest cost of the loss. Widths have no bound, and the normal
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -88,6 +89,8 @@ class Decision:
         For open answers: what the samples so far cost, where that is known.
     lower, upper
         For an `IntervalStop`, which has no classes: the ends of the interval.
+    by_depth
+        With a tree and depth="each": the first answer at each depth, from depth 1 on.
 
     Examples
     --------
@@ -112,6 +115,7 @@ class Decision:
     cost: float | None = field(default=None, compare=False)
     lower: float | None = None
     upper: float | None = None
+    by_depth: "tuple[Decision, ...]" = field(default=(), repr=False)
 
     @classmethod
     def of(
@@ -198,6 +202,10 @@ class Decisions:
         For an `IntervalStop`, which has no classes either: the ends of the intervals.
     tree
         For rules with a tree: what names the nodes that are answered.
+    depth_index, depth_sets : (n, D) and (n, D, C)
+        With a tree and depth="each": the checkpoint and the set of the first answer at each depth.
+        An input stops when it has all of them, and `sets` are those of the deepest. `by_depth` are
+        the same as one `Decisions` for each depth.
 
     Examples
     --------
@@ -234,6 +242,8 @@ class Decisions:
     upper: Floats | None = None
     tree: Any = None
     known_people: Marks | None = None
+    depth_index: Integers | None = None
+    depth_sets: Booleans | None = None
 
     def __post_init__(self) -> None:
         if self.answered is None:
@@ -264,6 +274,27 @@ class Decisions:
                 "these decisions do not say how many members there are: take them from `decide`."
             )
         return np.full(len(self.checkpoints), self.members)
+
+    @cached_property
+    def by_depth(self) -> "tuple[Decisions, ...]":
+        """With a tree and depth="each": the first answers at each depth, from depth 1 on."""
+        if self.depth_index is None or self.depth_sets is None:
+            return ()
+        depths = zip(self.depth_index.T, np.moveaxis(self.depth_sets, 1, 0), strict=True)
+        return tuple(
+            replace(
+                self,
+                stop_index=index,
+                sets=sets,
+                answered=sets.any(axis=1),
+                best=None,
+                draw=None,
+                class_counts=None,
+                depth_index=None,
+                depth_sets=None,
+            )
+            for index, sets in depths
+        )
 
     @property
     def has_classes(self) -> bool:
@@ -340,6 +371,7 @@ class Decisions:
             None if self.cost is None else float(self.cost[i]),
             None if self.lower is None else float(self.lower[i]),
             None if self.upper is None else float(self.upper[i]),
+            tuple(one[i] for one in self.by_depth),
         )
         return decision.named_by(self.tree, self.sets[i])
 
@@ -410,6 +442,9 @@ class Evaluation:
     by_group, by_person
         One group for each group that `evaluate` was given, or else that the rule was calibrated
         with; one for each person that `evaluate` was given.
+    by_depth
+        For rules with a tree and depth="each": the first answers at each depth, whose `key` is the
+        depth. `latency` is the time to the first answer.
     people_below
         Where people were given: the share of people whose coverage here is under the rule's target;
         None for a rule without a target.
@@ -476,6 +511,7 @@ class Evaluation:
     wrong: Estimate | None = None
     open_answers: bool = False
     width: Estimate | None = None
+    by_depth: tuple[Group, ...] | None = None
 
     @property
     def is_about_numbers(self) -> bool:
@@ -683,7 +719,18 @@ def evaluate(
         by_person=by_person,
         people_below=below,
         open_answers=decisions.texts is not None,
+        by_depth=_by_depth(decisions, labels, confidence),
     )
+
+
+def _by_depth(decisions: Decisions, labels: Any, confidence: float) -> tuple[Group, ...] | None:
+    """The figures of the first answers at each depth of a tree, where each has its own."""
+    groups = []
+    for depth, one in enumerate(decisions.by_depth, 1):
+        found = evaluate(one, labels, confidence)
+        figures = {name: getattr(found, name) for name in FIGURES}
+        groups.append(Group(depth, found.n, **figures))
+    return tuple(groups) or None
 
 
 def _open_labels(decisions: Decisions, given: Any) -> tuple[Integers | None, bool]:

@@ -8,8 +8,9 @@ log-mass of the classes outside it, made non-decreasing in d. With r_{D+1} = ∞
     fails        min{ r_d : d ≥ d*, r_d < r_{d+1}, y not in v_d }
     fails_end    the same over all d at the last checkpoint
 
-Each depth has its own W and λ, and another depth's λ is not valid for it. The minimum of W over all
-depths promises for all of them at once.
+Each depth has its own W and λ, and another depth's λ is not valid for it. `EachDepth` answers once
+for each depth, in one pass over the checkpoints. The minimum of W over all depths promises for all
+of them at once.
 
 Under rounding η another run may have any node within 2η of the least risk as v_d, and may answer
 any v_d: what such a node does not hold counts as a miss.
@@ -17,7 +18,7 @@ any v_d: what such a node does not hold counts as a miss.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Self
 
@@ -28,9 +29,12 @@ from agreestop.common.errors import quoted
 from agreestop.common.levels import EQUAL, Rounding
 
 from .answer_kinds import Limits, StopsOnRisk
-from .checkpoints import Evidence, Failures, State, Verdict
+from .checkpoints import Evidence, Failures, Index, Policy, State, Verdict
+from .thresholds import OneThreshold
 
 ROOT = "any class"
+OF_A_DEPTH = ("W", "rounded", "lowest", "highest")
+"""What calibration needs of an example for one depth."""
 EXAMPLE = 'for example {"animal": ("cat", "dog"), "vehicle": ("car", "ship")}'
 
 
@@ -199,6 +203,10 @@ class NodeOfTree(StopsOnRisk, KeptInFiles):
                 values[:, depth, nodes == node] = np.minimum(outside, 0.0)[:, None]
         return Evidence(values, self._risks(values)[:, self.depth])
 
+    def at_own_depth(self, evidence: Evidence) -> Evidence:
+        """The same with the risk of the depth that is asked."""
+        return Evidence(evidence.values, self._risks(evidence.values)[..., self.depth])
+
     def _risks(self, values: Floats) -> Floats:
         """r_d, (..., D + 1); a rise within float64 rounding is none."""
         risks = values.min(axis=-1)
@@ -268,6 +276,88 @@ class NodeOfTree(StopsOnRisk, KeptInFiles):
 
     def compared(self, evidence: Evidence) -> Floats:
         return self._risks(evidence.values)[..., 1:].reshape(len(evidence), -1)
+
+
+@dataclass(frozen=True, eq=False)
+class EachDepth(Policy, KeptInFiles):
+    """A threshold, or one for each group, of its own for each depth of a tree, from depth 1 on.
+
+    An input stops when it has an answer at every depth. The set of the stop is the answer at the
+    deepest; the first answers of all depths are in the state. They are judged apart, because a
+    coarse answer that follows from a finer one would break the promise of the coarse depth.
+    """
+
+    depths: tuple[OneThreshold, ...]
+
+    def __post_init__(self) -> None:
+        if not self.depths or not all(isinstance(one.answer, NodeOfTree) for one in self.depths):
+            raise ValueError("thresholds that do not belong to the depths of a tree")
+
+    @property
+    def thresholds(self) -> Floats:
+        """(D,), or (G, D) with groups."""
+        return self._together([one.thresholds for one in self.depths])
+
+    @property
+    def kth_values(self) -> Floats | None:
+        known = [one.kth_values for one in self.depths]
+        return self._together([one for one in known if one is not None])
+
+    def _together(self, parts: Sequence[Floats]) -> Floats:
+        return np.concatenate(parts) if self.group_names is None else np.stack(parts, axis=1)
+
+    @property
+    def group_names(self) -> tuple[str, ...] | None:
+        return self.depths[-1].group_names
+
+    @property
+    def one_order_statistic(self) -> bool:
+        return self.depths[-1].one_order_statistic
+
+    @property
+    def meaning(self) -> str:
+        return self.depths[-1].meaning
+
+    def never_stops(self, needed: int | None) -> bool:
+        return all(one.never_stops(needed) for one in self.depths)
+
+    def start(self, count: int, classes: int, first: int | None) -> State:
+        limits = []
+        for one in self.depths:
+            own = one.start(count, classes, first).limits
+            limits.append(np.full(count, one.values[0, 0]) if own is None else own[:, 0])
+        return self._start(limits, classes)
+
+    def start_in(self, groups: Booleans, first: int | None = None) -> State:
+        limits = [one.start_in(groups, first).limits for one in self.depths]
+        classes = self._answers[-1].nodes.shape[1]
+        return self._start([own[:, 0] for own in limits if own is not None], classes)
+
+    def _start(self, limits: Sequence[Floats], classes: int) -> State:
+        shape = len(limits[0]), len(limits)
+        answers = np.full(shape, -1), np.zeros((*shape, classes), dtype=bool)
+        return State(
+            shape[0], limits=np.stack(limits, 1), depth_index=answers[0], depth_sets=answers[1]
+        )
+
+    @property
+    def _answers(self) -> tuple[NodeOfTree, ...]:
+        return tuple(one.answer for one in self.depths if isinstance(one.answer, NodeOfTree))
+
+    def judge(
+        self, index: Index, last: bool | Booleans, evidence: Evidence, state: State
+    ) -> Verdict:
+        assert state.limits is not None
+        assert state.depth_index is not None and state.depth_sets is not None
+        found, sets = state.depth_index.copy(), state.depth_sets.copy()
+        for depth, answer in enumerate(self._answers):
+            own = answer.at_own_depth(evidence)
+            verdict = answer.judge(state.limits[:, depth], last, own, state)
+            new = verdict.stop & (found[:, depth] < 0)
+            found[new, depth] = index if isinstance(index, int) else index[new]
+            sets[new, depth] = verdict.sets[new]
+        answered = replace(state, depth_index=found, depth_sets=sets)
+        return Verdict(np.asarray((found >= 0).all(axis=1)), sets[:, -1], answered)
 
 
 def _first_least(values: Floats) -> Integers:

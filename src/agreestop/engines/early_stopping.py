@@ -210,7 +210,8 @@ def _decide_batch(
     where they may stop or where their state may change.
     """
     times, first = np.array(calibrated.checkpoints, dtype=np.int64), 0
-    stops, computed = Stops.empty(len(state), calibrated.classes), np.zeros(len(state), np.int64)
+    stops = Stops.empty(len(state), calibrated.classes, state.depths)
+    computed = np.zeros(len(state), np.int64)
     while len(run.active):
         active, length = run.active, chunk or engine.chunk_steps(len(run.active))
         # up to the next checkpoint at least

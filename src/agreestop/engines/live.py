@@ -54,6 +54,11 @@ class LiveSession:
         return self._session.decision
 
     @property
+    def by_depth(self) -> tuple[Decision | None, ...]:
+        """With a tree and depth="each": the first answer at each depth, None before it."""
+        return self._session.by_depth
+
+    @property
     def number(self) -> int:
         """The place of this input in the order in which the streams of the rule were opened."""
         return self._session.number

@@ -111,8 +111,8 @@ class AdaptiveRule:
             raise InputError(
                 "an adaptive rule moves one threshold, which this "
                 f"{type(calibrated.rule).__name__} does not have: give AgreeStop or stop-aware "
-                "SpikeCP with a target, without gate, groups and accumulated; for a rule in files "
-                "of version 0.1: calibrate it again."
+                "SpikeCP with a target, without gate, groups, accumulated and depth='each'; for a "
+                "rule in files of version 0.1: calibrate it again."
             )
         self._start, self.rate = calibrated, float(rate)
         self._alpha = 1 - as_target(calibrated.rule.terms.target or 0)
