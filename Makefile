@@ -72,8 +72,8 @@ $(PEERS)/.peers: pyproject.toml constraints.txt
 	$(PEERS)/bin/pip install $(PIP_FLAGS) --no-deps snntorch spikingjelly norse sinabs aeon
 	@touch $@
 
-peers: $(PEERS)/.peers  ## the adapters' tests and examples with the libraries that they adapt, none of them skipped; makes .venv-peers
-	AGREESTOP_PEERS=1 SCIPY_ARRAY_API=1 $(PEERS)/bin/python -m pytest tests/adapters
+peers: $(PEERS)/.peers  ## the adapters' tests and examples with the libraries that they adapt; two need files of the NIR paper: NIR=FOLDER BRAILLE=FILE, else they are skipped; makes .venv-peers
+	AGREESTOP_PEERS=1 SCIPY_ARRAY_API=1 $(if $(NIR),AGREESTOP_NIR=$(NIR)) $(if $(BRAILLE),AGREESTOP_BRAILLE=$(BRAILLE)) $(PEERS)/bin/python -m pytest -rs tests/adapters
 
 bench: $(VENV)/.test $(PEERS)/.peers  ## speed against other libraries, an hour; give MNIST=FOLDER for all workloads; writes results/bench
 	$(BIN)/python -m benchmarks decide

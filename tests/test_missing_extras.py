@@ -91,6 +91,8 @@ def test_every_entry_point_names_what_to_install(tmp_path: Path) -> None:
         expected = rf"needs ({package}), which is not installed: pip install {re.escape(install)}"
         assert right and re.search(expected, sentence), (entry, sentence)
         assert sentence.count("pip install") == 1 and sentence.endswith("."), (entry, sentence)
+        extra = re.fullmatch(r"'agreestop(\[\w+\])'", install)
+        assert extra is None or f"(in a clone '.{extra[1]}')" in sentence, (entry, sentence)
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, name: str, *users: str) -> None:

@@ -187,4 +187,7 @@ def test_a_missing_dependency_is_named_with_the_extra_that_installs_it() -> None
     code = (
         "import sys, agreestop as ag\nsys.modules['torch'] = None\ntry:\n    ag.ensembles\nexcept ImportError as error:\n    print(error)"
     )
-    assert printed(code).strip() == "agreestop.ensembles needs torch, which is not installed: pip install 'agreestop[networks]'."
+    assert (
+        printed(code).strip()
+        == "agreestop.ensembles needs torch, which is not installed: pip install 'agreestop[networks]' (in a clone '.[networks]')."
+    )

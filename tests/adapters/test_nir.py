@@ -375,7 +375,7 @@ def test_what_nir_cannot_say_is_refused() -> None:
 # ---- networks published with the NIR paper
 
 FOLDER = Path(os.environ.get("AGREESTOP_NIR", "missing"))
-published = pytest.mark.skipif(not FOLDER.is_dir(), reason="AGREESTOP_NIR names no folder with the .nir files of the NIR paper")
+published = pytest.mark.skipif(not FOLDER.is_dir(), reason="the .nir files of the NIR paper are not here: make peers NIR=FOLDER")
 
 
 @published
@@ -384,8 +384,7 @@ def test_published_braille_networks_run_alike_on_both_engines(name: str, reset: 
     path = FOLDER / f"braille_noDelay_{name}.nir"
     dense, events = (from_nir(path, dt=1e-4, reset=reset, engine=engine) for engine in ("dense", "event-driven"))
     assert compare(dense, events, counts((12,), rows=20, steps=256) > 0).equal
-    data = os.environ.get("AGREESTOP_BRAILLE")
-    if data is None:
-        pytest.skip("AGREESTOP_BRAILLE names no file of Braille letters")
+    if (data := os.environ.get("AGREESTOP_BRAILLE")) is None:
+        pytest.skip("both engines agree; the accuracy needs the Braille letters: make peers NIR=FOLDER BRAILLE=FILE")
     file = np.load(data)
     assert (outputs_of(events, file["x_test"]).sum(axis=1)[:, 0].argmax(axis=1) == file["y_test"]).mean() >= least

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -487,6 +488,9 @@ def test_a_low_coverage_is_explained(
     assert call(monkeypatch, capsys, "calibrate", tmp_path / "easy.npz", "--target", "0.5", "-o", tmp_path / "rule").code == 0
     outcome = call(monkeypatch, capsys, "evaluate", tmp_path / "rule", tmp_path / "hard.npz")
     assert "may not be exchangeable with the calibration examples" in outcome.err and outcome.err.startswith("Coverage is 0.")
+    told = " ".join(outcome.out.split())
+    assert re.search(r"Target 0.5: coverage 0\.\d+ is lower than the calibration draw allows\. The rows may not be exchangeable", told)
+    assert all(word in told for word in ("shuffled", "training rows", "other people"))
     assert "of them end this low" not in outcome.out  # what chance does not explain is not called chance
     others = test.rows(np.setdiff1d(np.arange(len(test)), np.flatnonzero(right)[:40]))
     hits = ag.load_rule(tmp_path / "rule").decide(others).sets[np.arange(len(others)), others.labels]
@@ -494,8 +498,47 @@ def test_a_low_coverage_is_explained(
     few = np.concatenate([misses, np.flatnonzero(hits)[: round(0.7 * len(misses))]])  # coverage 0.41
     ag.save_scores(tmp_path / "few.npz", others.rows(np.tile(few, 200 // len(few) + 1)))
     told = " ".join(call(monkeypatch, capsys, "evaluate", tmp_path / "rule", tmp_path / "few.npz").out.split())
+    assert re.search(r"Target 0.5: coverage 0\.4\d+ is what the calibration draw allows\.", told)
     assert "Coverage is under 0.5 here" in told
     assert "of them end this low" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "rows", "verdict"),
+    [
+        (("--rule", "spikecp", "--checkpoints", "6,12"), "all", r"Target 0.5: coverage [01]\.\d+ is within the promise\."),
+        (
+            ("--rule", "spikecp", "--checkpoints", "6,12"),
+            "wrong",
+            "misses it by more than chance in .* may be a low one. The rows may not be",
+        ),
+        (("--labels", "final"), "all", r"Target 0.5: agreement with the final class 0\.\d+ (is within|misses it by no more)"),
+        (("--loss", "{}/costs.txt", "--max-loss", "0.5"), "all", r"Promised cost 0.5: cost 0\.\d+ (is within|misses it by no more)"),
+        (("--loss", "{}/costs.txt", "--max-loss", "0.2"), "wrong", r"Promised cost 0.2: cost \d\.\d+ misses it by more than chance"),
+    ],
+)
+def test_the_verdict_names_what_is_promised(
+    words: tuple[str, ...], rows: str, verdict: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    test, options = ag.load_scores(folder / "test.npz"), [word.format(folder) for word in words]
+    if rows == "wrong":
+        test = test.rows(np.tile(np.flatnonzero(test.log_confidence[:, -1, 0].argmax(axis=1) != test.labels), 20))
+    ag.save_scores(tmp_path / "test.npz", test)
+    options += [] if "--max-loss" in words else ["--target", "0.5"]
+    assert call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *options, "-o", tmp_path / "rule").code == 0
+    told = " ".join(call(monkeypatch, capsys, "evaluate", tmp_path / "rule", tmp_path / "test.npz").out.split())
+    assert re.search(verdict, told), told
+
+
+def test_help_of_calibrate_is_in_groups(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    told = call(monkeypatch, capsys, "calibrate", "--help").out
+    heads = [line for line in told.splitlines() if re.fullmatch(r"\S.*:", line)]
+    assert heads[:2] == ["Arguments:", "Options:"] and "What is promised:" in heads and len(heads) > 6
+    in_options = told.split("Options:")[1].split("\n\n")[0]
+    assert re.findall(r"--[a-z-]+", in_options) == ["--output", "--help"]  # every other option is in a group
+    assert max(map(len, told.splitlines())) <= 80
 
 
 def test_rows_that_may_not_be_exchangeable_are_asked_about(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 
 import pytest
 from rich.console import Console
@@ -58,6 +59,7 @@ def test_a_bar_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     with console.progress_bar("digits") as progress:
         progress("3 of 8, variational: epoch 12/18, loss 12.34, accuracy 0.71", 0.5)
         progress(long, 0.6)
+        time.sleep(0.15)  # it is drawn ten times a second
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines()
     assert max(len(line) for line in lines) <= 80
     assert any("3 of 8, variational" in line and " left " in line for line in lines)
@@ -71,6 +73,20 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys:
         for share in (0.0, 0.1, 0.25, 0.3):
             progress(f"epoch {share:g}", share)
     assert capsys.readouterr().err.splitlines() == ["digits, 0%: epoch 0", "digits, 25%, 1:35 left: epoch 0.25"]
+
+
+def test_a_bar_is_full_only_when_the_work_is_done(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=screen, force_terminal=True, width=80, highlight=False))
+    with console.progress_bar("digits") as progress:
+        progress("writing the report", 1.0)
+        time.sleep(0.15)  # it is drawn ten times a second
+        before = screen.getvalue()
+    assert " 99%" in before and "100%" not in before and "100%" in screen.getvalue()
+    monkeypatch.setattr(console, "err", Console(stderr=True, width=80, highlight=False))
+    with console.progress_bar("digits") as progress:
+        progress("writing the report", 1.0)
+    assert capsys.readouterr().err == "digits, 99%: writing the report\n"
 
 
 def test_a_bar_writes_control_characters_out(monkeypatch: pytest.MonkeyPatch) -> None:

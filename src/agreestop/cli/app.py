@@ -4,9 +4,10 @@ import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import version as version_of
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from agreestop.common.errors import InputError, needs
 
@@ -36,6 +37,21 @@ DATA_VERBS: dict[str, tuple[Callable[..., None], str]] = {
 }
 
 
+class GroupedCommand(TyperCommand):
+    """A verb whose help lists its options in groups, in the order of their first option."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            if (words := param.get_help_record(ctx)) is not None:
+                plain = "Arguments" if param.param_type_name == "argument" else "Options"
+                group = getattr(param, "rich_help_panel", None) or plain
+                groups.setdefault(group, []).append(words)
+        for name, lines in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(lines)
+
+
 def new_app(
     help: str, verbs: dict[str, tuple[Callable[..., None], str]] | None = None
 ) -> typer.Typer:
@@ -52,7 +68,7 @@ def new_app(
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name, (verb, words) in (verbs or {}).items():
-        app.command(name, short_help=words)(verb)
+        app.command(name, cls=GroupedCommand, short_help=words)(verb)
     return app
 
 

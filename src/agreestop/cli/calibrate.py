@@ -34,12 +34,10 @@ from .console import (
 from .spot import calibrate_spotter
 
 LARGEST_TEXT = 2**28  # bytes
-Groups = Annotated[
-    Path | None,
-    typer.Option(
-        help="Text file with the group of each input, one on a line: the promise for each group."
-    ),
-]
+# the groups of options in the help
+RULE, TUNING = "Rule and checkpoints", "Tuning, on other inputs"
+PROMISE, WHOM = "What is promised", "For whom: groups, people, shifts"
+TREES, INTERVALS, SPOTTER = "Trees of classes", "Numbers: --rule interval", "Alarms: --rule spotter"
 
 
 def calibrate(
@@ -60,37 +58,50 @@ def calibrate(
         str | None,
         typer.Option(
             help=f"{', '.join(rule_kinds())}, spotter. "
-            "[default: agreestop, or spikecp with --calibration]"
+            "[default: agreestop, or spikecp with --calibration]",
+            rich_help_panel=RULE,
         ),
     ] = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="Probability that the answer holds the true class, or is right. [default: 0.9]"
+            help="Probability that the answer holds the true class, or is right. [default: 0.9]",
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     checkpoints: Annotated[
         str | None,
-        typer.Option(help="Times at which the rule may stop: 20,40,60,80, or 1-80. [default: all]"),
+        typer.Option(
+            help="Times at which the rule may stop: 20,40,60,80, or 1-80. [default: all]",
+            rich_help_panel=RULE,
+        ),
     ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(
-            help="Instead of --checkpoints: times, and how many members are used then: 1:1,1:2,4:6."
+            help="Instead of --checkpoints: times, and how many members are used: 1:1,1:2,4:6.",
+            rich_help_panel=RULE,
         ),
     ] = None,
     max_set_size: Annotated[
         int,
         typer.Option(
-            help="Largest set that may stop early; an answer at the last checkpoint may be larger."
+            help="Largest set that may stop early; an answer at the last checkpoint may be larger.",
+            rich_help_panel=RULE,
         ),
     ] = 1,
     pooling: Annotated[
         str | None,
-        typer.Option(help=f"How the members are pooled: {POOLINGS}. [default: confidence:1]"),
+        typer.Option(
+            help=f"How the members are pooled: {POOLINGS}. [default: confidence:1]",
+            rich_help_panel=RULE,
+        ),
     ] = None,
     calibration: Annotated[
-        str | None, typer.Option(help=f"spikecp: {', '.join(CALIBRATIONS)}. [default: bonferroni]")
+        str | None,
+        typer.Option(
+            help=f"spikecp: {', '.join(CALIBRATIONS)}. [default: bonferroni]", rich_help_panel=RULE
+        ),
     ] = None,
     tuning: Annotated[
         Path | None,
@@ -98,26 +109,36 @@ def calibrate(
             help=(
                 "spikecp, agreestop: score file with labels of other inputs, to tune on; with "
                 "--gate they only fix the gate."
-            )
+            ),
+            rich_help_panel=TUNING,
         ),
     ] = None,
     fill: Annotated[
         bool,
         typer.Option(
-            "--fill", help="agreestop: always answer max-set-size classes; stops earlier."
+            "--fill",
+            help="agreestop: always answer max-set-size classes; stops earlier.",
+            rich_help_panel=RULE,
         ),
     ] = False,
     class_conditional: Annotated[
-        bool, typer.Option("--class-conditional", help="Keep the promise for each true class.")
+        bool,
+        typer.Option(
+            "--class-conditional",
+            help="Keep the promise for each true class.",
+            rich_help_panel=PROMISE,
+        ),
     ] = False,
     delta: Annotated[
         str | None,
         typer.Option(
-            help="Keep the promise for all but this share of calibration draws, such as 0.1."
+            help="Keep the promise for all but this share of calibration draws, such as 0.1.",
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="seenn: the confidence at which to stop.")
+        float | None,
+        typer.Option(help="seenn: the confidence at which to stop.", rich_help_panel=RULE),
     ] = None,
     labels: Annotated[
         str | None,
@@ -125,16 +146,27 @@ def calibrate(
             help=(
                 "final: use no labels; the promise is about the ensemble's own best class at the "
                 "last checkpoint."
-            )
+            ),
+            rich_help_panel=PROMISE,
         ),
     ] = None,
-    groups: Groups = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text file with the group of each input, one on a line: a promise for each.",
+            rich_help_panel=WHOM,
+        ),
+    ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="Text file with the weight dQ/dP of each input, one on a line."),
+        typer.Option(
+            help="Text file with the weight dQ/dP of each input, one on a line.",
+            rich_help_panel=WHOM,
+        ),
     ] = None,
     max_weight: Annotated[
-        float | None, typer.Option(help="The largest weight that any input can have.")
+        float | None,
+        typer.Option(help="The largest weight that any input can have.", rich_help_panel=WHOM),
     ] = None,
     gate: Annotated[
         bool,
@@ -144,37 +176,50 @@ def calibrate(
                 "Keep the promise for each block of times at which an input first looked ready; "
                 "needs --tuning."
             ),
+            rich_help_panel=PROMISE,
         ),
     ] = False,
     blocks: Annotated[
         str | None,
         typer.Option(
-            help="With --gate: the number of blocks, or the times at which they end: 10,20,40."
+            help="With --gate: the number of blocks, or the times at which they end: 10,20,40.",
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     loss: Annotated[
         Path | None,
         typer.Option(
-            help="agreestop: text file with a row of costs for each true class; see --max-loss."
+            help="agreestop: text file with a row of costs for each true class; see --max-loss.",
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     max_loss: Annotated[
         str | None,
-        typer.Option(help="agreestop, stop: instead of --target, the mean cost to promise."),
+        typer.Option(
+            help="agreestop, stop: instead of --target, the mean cost to promise.",
+            rich_help_panel=PROMISE,
+        ),
     ] = None,
     largest_loss: Annotated[
         float | None,
-        typer.Option(help="stop, with --max-loss: the largest loss there can be. [default: 1]"),
+        typer.Option(
+            help="stop, with --max-loss: the largest loss there can be. [default: 1]",
+            rich_help_panel=PROMISE,
+        ),
     ] = None,
     at_end: Annotated[
         str | None,
         typer.Option(
-            help="answer or abstain, for an input that nothing stopped. [default: answer]"
+            help="answer or abstain, for an input that nothing stopped. [default: answer]",
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     tree: Annotated[
         Path | None,
-        typer.Option(help="agreestop: JSON file of groups of classes; answers are its nodes."),
+        typer.Option(
+            help="agreestop: JSON file of groups of classes; answers are its nodes.",
+            rich_help_panel=TREES,
+        ),
     ] = None,
     depth: Annotated[
         str | None,
@@ -182,20 +227,30 @@ def calibrate(
             help=(
                 "With --tree: the depth that is asked, such as 1; each, for an answer at each "
                 "depth; or all, for one threshold that serves all depths. [default: 1]"
-            )
+            ),
+            rich_help_panel=TREES,
         ),
     ] = None,
     max_width: Annotated[
         float | None,
-        typer.Option(help="interval: an interval must be narrower than this to stop early."),
+        typer.Option(
+            help="interval: an interval must be narrower than this to stop early.",
+            rich_help_panel=INTERVALS,
+        ),
     ] = None,
     side: Annotated[
         str | None,
-        typer.Option(help="interval: both, or a bound alone: upper or lower. [default: both]"),
+        typer.Option(
+            help="interval: both, or a bound alone: upper or lower. [default: both]",
+            rich_help_panel=INTERVALS,
+        ),
     ] = None,
     limit: Annotated[
         float | None,
-        typer.Option(help="interval, with one side: the bound must pass it to stop early."),
+        typer.Option(
+            help="interval, with one side: the bound must pass it to stop early.",
+            rich_help_panel=INTERVALS,
+        ),
     ] = None,
     people: Annotated[
         Path | None,
@@ -203,13 +258,15 @@ def calibrate(
             help=(
                 "Text file with the person of each input, one on a line: the promise for new "
                 "people."
-            )
+            ),
+            rich_help_panel=WHOM,
         ),
     ] = None,
     for_people: Annotated[
         str | None,
         typer.Option(
-            help="With --people: the share of new people who see at most 1 - target of misses."
+            help="With --people: the share of new people who see at most 1 - target of misses.",
+            rich_help_panel=WHOM,
         ),
     ] = None,
     accumulated: Annotated[
@@ -217,41 +274,68 @@ def calibrate(
         typer.Option(
             "--accumulated",
             help="agreestop: the promise for the inputs answered by each time; needs --delta.",
+            rich_help_panel=PROMISE,
         ),
     ] = False,
     trim: Annotated[
         float | None,
-        typer.Option(help="agreestop: from 0 (as --fill) to 1 (smaller sets, the default)."),
+        typer.Option(
+            help="agreestop: from 0 (as --fill) to 1 (smaller sets, the default).",
+            rich_help_panel=RULE,
+        ),
     ] = None,
     break_ties: Annotated[
         bool,
         typer.Option(
             "--break-ties",
             help="agreestop: random numbers bring risks of few values, as of votes, to the target.",
+            rich_help_panel=RULE,
         ),
     ] = False,
     seed: Annotated[
-        int | None, typer.Option(help="With --break-ties: what decides the random numbers.")
+        int | None,
+        typer.Option(
+            help="With --break-ties: what decides the random numbers.", rich_help_panel=RULE
+        ),
     ] = None,
     false_alarms: Annotated[
         str | None,
-        typer.Option(help="spotter: false alarms a recording, on average, at most --cap counted."),
+        typer.Option(
+            help="spotter: false alarms a recording, on average, at most --cap counted.",
+            rich_help_panel=SPOTTER,
+        ),
     ] = None,
-    cap: Annotated[int, typer.Option(help="spotter: false alarms above it do not count.")] = 1,
-    rest: Annotated[int, typer.Option(help="spotter: steps without alarm after an alarm.")] = 0,
+    cap: Annotated[
+        int,
+        typer.Option(help="spotter: false alarms above it do not count.", rich_help_panel=SPOTTER),
+    ] = 1,
+    rest: Annotated[
+        int,
+        typer.Option(help="spotter: steps without alarm after an alarm.", rich_help_panel=SPOTTER),
+    ] = 0,
     near: Annotated[
-        int, typer.Option(help="spotter: alarms so near to an event are not false.")
+        int,
+        typer.Option(
+            help="spotter: alarms so near to an event are not false.", rich_help_panel=SPOTTER
+        ),
     ] = 0,
     missed: Annotated[
-        str | None, typer.Option(help="spotter: share of events that may be missed as well.")
+        str | None,
+        typer.Option(
+            help="spotter: share of events that may be missed as well.", rich_help_panel=SPOTTER
+        ),
     ] = None,
     within: Annotated[
-        int, typer.Option(help="spotter: steps after its end in which an event is found.")
+        int,
+        typer.Option(
+            help="spotter: steps after its end in which an event is found.", rich_help_panel=SPOTTER
+        ),
     ] = 50,
     price_of_size: Annotated[
         float,
         typer.Option(
-            help="With --tuning: the latency that one class beyond max-set-size is worth."
+            help="With --tuning: the latency that one class beyond max-set-size is worth.",
+            rich_help_panel=TUNING,
         ),
     ] = 0.0,
 ) -> None:

@@ -23,6 +23,7 @@ from agreestop.decide.calibrated import CalibratedRule
 SECONDS_BETWEEN_LINES = 10.0
 NARROWEST = 20  # columns of a line
 LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time left would be a guess
+UNFINISHED = 0.99  # the most that a bar shows before the work is done
 
 OPTIONS = (
     "accumulated|at_end|blocks|calibration|checkpoints|class_conditional|delta|depth|fill|for_people|gate|groups|largest_loss|loss|max_loss"
@@ -172,7 +173,8 @@ def printed_warnings(words: Callable[[str], str] = str) -> Iterator[list[str]]:
 def progress_bar(title: str) -> Iterator[ProgressCallback]:
     """A bar in one line of the terminal, with the time left; in a log, a line every few seconds.
 
-    Call what it gives with what is being done and the share that is done.
+    Call what it gives with what is being done and the share that is done. It shows 100 % only once
+    its block has ended.
     """
     began = monotonic()
     if not err.is_terminal:
@@ -185,23 +187,27 @@ def progress_bar(title: str) -> Iterator[ProgressCallback]:
     )
     with Progress(
         BarColumn(bar_width=6),
+        TextColumn("{task.fields[share]}"),
         TextColumn("{task.fields[left]}"),
         words,
         console=err,
         transient=True,
         expand=True,
     ) as bar:
-        task, estimate = bar.add_task(visible(title), total=1.0, left=""), TimeLeft(began)
+        task, estimate = (
+            bar.add_task(visible(title), total=1.0, share="  0%", left=""),
+            TimeLeft(began),
+        )
 
         def progress(what: str, share: float) -> None:
+            share = min(share, UNFINISHED)
+            left = estimate.report(monotonic(), share)
             bar.update(
-                task,
-                completed=share,
-                description=visible(what),
-                left=estimate.report(monotonic(), share),
+                task, completed=share, share=f"{share:4.0%}", description=visible(what), left=left
             )
 
         yield progress
+        bar.update(task, completed=1.0, share="100%", left="")
 
 
 @final
@@ -239,7 +245,7 @@ def _progress_in_lines(title: str, began: float) -> ProgressCallback:
 
     def progress(what: str, share: float) -> None:
         nonlocal last
-        now = monotonic()
+        share, now = min(share, UNFINISHED), monotonic()
         left = estimate.report(now, share)
         if now - last >= SECONDS_BETWEEN_LINES:
             last = now

@@ -19,7 +19,7 @@ from agreestop.decide.decisions import Decisions
 from agreestop.decide.drift.monitor import DriftMonitor
 from agreestop.decide.leakage import DIFFERENT_INPUTS
 
-from .calibrate import Groups, read_lines
+from .calibrate import read_lines
 from .console import errors_name_options, never_stops, progress_bar, say
 from .run import Engine, Members, Ray, check_one_file
 from .spot import decide_alarms, is_spotter
@@ -52,7 +52,12 @@ def decide(
     ],
     members: Members = None,
     engine: Engine = "auto",
-    groups: Groups = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text file with the group of each input, one on a line, for a rule with groups."
+        ),
+    ] = None,
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
     monitor: Annotated[

@@ -23,6 +23,10 @@ from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 from .spot import evaluate_spotter, is_spotter
 
 MOST_ROWS = 8
+DOUBTS = (
+    "The rows may not be exchangeable with the calibration rows: shuffled before they were "
+    "divided? training rows among them? other people, sensors or days?"
+)
 
 
 def evaluate(
@@ -108,8 +112,9 @@ def evaluate(
     show(table(title, "", [("", result)]))
     if words := _answers_in_words(result):
         show(words)
-    if words := _draw_in_words(calibrated, result):
-        show(words)
+    for words in (_verdict_in_words(calibrated, result), _draw_in_words(calibrated, result)):
+        if words:
+            show(words)
     nothing = ", without a promise"
     promised = nothing if calibrated.adapted else f", {promise} is promised for each"
     by_class = calibrated.rule.terms.class_conditional
@@ -190,6 +195,37 @@ def _answers_in_words(result: Evaluation) -> str:
     if result.work is not None:
         known.append(f"An input takes {_interval(result.work, 1)} member-steps.")
     return " ".join(known)
+
+
+def _verdict_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
+    """Whether the result is what the promise allows; if not, what may be wrong with the rows."""
+    terms = calibrated.rule.terms
+    target, measured, name = terms.target, result.coverage, "coverage"
+    if calibrated.final and result.agreement is not None:
+        measured, name = result.agreement, "agreement with the final class"
+    if terms.max_loss is not None and result.cost is not None:
+        over = result.cost.low > terms.max_loss
+        words, least = f"Promised cost {in_words(terms.max_loss)}: cost {result.cost:.3f}", 0.0
+        kept = result.cost <= terms.max_loss
+    elif target is not None:
+        least = 0.0 if result.draw_range is None else result.draw_range[0]
+        words = f"Target {in_words(target)}: {name} {measured:.3f}"
+        kept, over = measured >= target, measured.high < target
+    else:
+        return ""
+    if least:
+        over = measured < least
+        if not over:
+            return f"{words} is what the calibration draw allows."
+        return f"{words} is lower than the calibration draw allows. {DOUBTS}"
+    if kept:
+        return f"{words} is within the promise."
+    if not over:
+        return f"{words} misses it by no more than chance in {result.n} inputs explains."
+    return (
+        f"{words} misses it by more than chance in {result.n} inputs explains. The promise is an "
+        f"average over calibration draws, and this may be a low one. {DOUBTS}"
+    )
 
 
 def _draw_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
@@ -303,8 +339,10 @@ def _record(
         "person": result.by_person,
     }
     accumulated = calibrated.rule.terms.accumulated
+    target = calibrated.rule.terms.target
     return {
         "guarantee": calibrated.guarantee,
+        "target": None if target is None else float(target),
         **_figures(result),
         **{name: float(value) for name, value in singles.items()},
         **{f"{name}_interval": [value.low, value.high] for name, value in singles.items()},

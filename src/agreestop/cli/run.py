@@ -3,6 +3,7 @@ and to the report.
 """
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -84,17 +85,33 @@ def run(
         with progress_bar(folder.name) as progress:
             finished = make(command, progress, cores())
         report = finished.report
-        show(
-            *(
-                table_of_rules(
-                    section.records, ", ".join(part for part in (report.name, section.name) if part)
-                )
-                for section in report.sections
-            )
-        )
-        show(*(line for section in report.sections for line in summary_in_words(section)))
+        for section in report.sections:
+            name = ", ".join(part for part in (report.name, section.name) if part)
+            show(*summary_in_words(section), table_of_rules(section.records, name))
     products = sorted((*folder.rglob("members.safetensors"), *folder.rglob("*.npz")))
-    show_written(folder / "metrics.json", *products, *finished.written)
+    show_files(folder, (*finished.written, folder / "metrics.json", *products))
+    show(*next_steps(folder, products, report.measured), unbroken=True)
+
+
+def show_files(folder: Path, paths: Sequence[Path]) -> None:
+    """Name the files of a run in one line: pages and numbers by name, the others counted."""
+    names = [path.name for path in reversed(paths) if path.suffix in (".html", ".json")]
+    kinds = Counter(path.suffix for path in paths if path.name not in names)
+    counted = [f"{count} {kind}" for kind, count in kinds.items()]
+    show(f"Wrote {folder}: {', '.join(names + counted)}", unbroken=True)
+
+
+def next_steps(folder: Path, products: Sequence[Path], measured: MeasurementSettings) -> list[str]:
+    """Three steps: see the result, make a rule from its scores, and check it on other inputs."""
+    scores = next(path for path in products if path.name == "calibration.npz")
+    rule = shlex.quote(f"{folder.resolve().name}.rule")
+    chosen = f"--target {measured.targets[0]:g} --max-set-size {measured.max_set_size}"
+    return [
+        "Next:",
+        f"  open {folder / 'report.html'} in a browser",
+        f"  agreestop calibrate {shlex.quote(str(scores))} \\\n    {chosen} -o {rule}",
+        f"  agreestop evaluate {rule} {shlex.quote(str(scores.with_name('test.npz')))}",
+    ]
 
 
 def train(config: Config = None, output: Output = None, ray: Ray = None) -> None:

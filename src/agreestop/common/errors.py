@@ -85,6 +85,11 @@ class MissingPackage(InputError, ModuleNotFoundError):
     """An optional package cannot be imported; the message says what to install."""
 
 
+def install_extra(extra: str) -> str:
+    """How to install an extra of agreestop: by its name where it is installed, or from a clone."""
+    return f"pip install 'agreestop[{extra}]' (in a clone '.[{extra}]')"
+
+
 @contextmanager
 def needs(what: str, *packages: str, advice: str = "") -> Iterator[None]:
     """Import optional packages. Where an import fails, the error says which extra to install.
@@ -105,8 +110,8 @@ def needs(what: str, *packages: str, advice: str = "") -> Iterator[None]:
             raise
         absent = isinstance(error, ModuleNotFoundError)
         state = "is not installed" if absent else f"cannot be imported ({error})"
-        install = f"'agreestop[{extra}]'" if extra is not None else package
-        found = f"{what} needs {_NAMES.get(package, package)}, which {state}: pip install {install}"
+        install = f"pip install {package}" if extra is None else install_extra(extra)
+        found = f"{what} needs {_NAMES.get(package, package)}, which {state}: {install}"
         missing = MissingPackage(f"{found}{advice and ', or ' + advice}.")
         missing.name = package
         raise missing from error

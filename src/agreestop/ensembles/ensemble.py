@@ -221,7 +221,8 @@ class Ensemble(Runner):
         checkpoint     path of a file that is written after every epoch. A run that finds the file
                        continues after the last epoch in it, and ends with the same numbers as an
                        uninterrupted run
-        progress       True for a bar on a terminal, or a function `(what, share)`
+        progress       True for a bar on a terminal, and for lines about epochs on standard error
+                       elsewhere; or a function `(what, share)`
         remember_rows  keep a hash of each input, here and in the file of the members, so that
                        calibration and evaluation can refuse these rows. False for those who may not
                        keep hashes: then nothing notices

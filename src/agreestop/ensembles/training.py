@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
+from time import monotonic
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 import numpy as np
@@ -34,6 +35,7 @@ from agreestop.common import (
     as_labels,
     no_progress,
 )
+from agreestop.common.errors import visible
 from agreestop.engines.devices import check_device, upload
 from agreestop.events.container import Events, Inputs, dense_rows, input_ids
 from agreestop.networks.architectures import SpikingNetwork
@@ -45,6 +47,9 @@ from .files import Epoch, Key, load_checkpoint, save_checkpoint
 
 GPU_SHARE_FOR_INPUTS = 0.25
 """The share of a GPU's free memory that training inputs may take."""
+
+SECONDS_BETWEEN_LINES = 2.0
+"""Between two lines about epochs, where there is no terminal."""
 
 UPLOADED = 2**26
 """Bytes of the dense form that are uploaded together."""
@@ -208,12 +213,12 @@ def train(
 @contextmanager
 def show_progress(progress: bool | ProgressCallback, note: str = "") -> Iterator[ProgressCallback]:
     """Gives a function that reports progress: the user's own, or one that draws a bar if this
-    is a terminal.
+    is a terminal, and prints lines elsewhere.
 
     The note is one sentence that is shown first.
     """
     if callable(progress) or not (progress and sys.stderr.isatty()):
-        report = progress if callable(progress) else no_progress
+        report = progress if callable(progress) else _in_lines() if progress else no_progress
         if note:
             report(note, 0.0)
         yield report
@@ -231,6 +236,21 @@ def show_progress(progress: bool | ProgressCallback, note: str = "") -> Iterator
             bar.console.print(note, markup=False)
         task = bar.add_task("training", total=1.0)
         yield lambda what, share: bar.update(task, completed=share, description=what)
+
+
+def _in_lines() -> ProgressCallback:
+    """Prints an epoch on a line of standard error: the first, the last, and those between that
+    come a while after the line before.
+    """
+    due = 0.0
+
+    def report(what: str, share: float) -> None:
+        nonlocal due
+        if (now := monotonic()) >= due or share >= 1:
+            due = now + SECONDS_BETWEEN_LINES
+            print(visible(what), file=sys.stderr, flush=True)
+
+    return report
 
 
 def _key(model: Trainable, settings: TrainingSettings, inputs: Inputs, labels: Integers) -> Key:

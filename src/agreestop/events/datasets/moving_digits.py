@@ -38,6 +38,7 @@ from agreestop.common import (
     needs,
     open_file,
 )
+from agreestop.common.errors import install_extra
 
 from ..camera.simulator import Range, Sensor, circular_path, simulate_events
 from ..container import Events
@@ -236,7 +237,7 @@ def _check_digits(folder: Path) -> Findings:
     if find_spec("sklearn") is None:
         yield (
             DAMAGED,
-            "scikit-learn, which holds the images, is missing: pip install 'agreestop[learn]'.",
+            f"scikit-learn, which holds the images, is missing: {install_extra('learn')}.",
         )
     else:
         yield FOUND, "scikit-learn, which holds the images, is installed."
