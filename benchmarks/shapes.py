@@ -21,7 +21,7 @@ from sklearn.neural_network import MLPClassifier
 
 import agreestop as ag
 from agreestop.common import Floats
-from agreestop.decide.class_scores import Shaped
+from agreestop.decide.risks import Shaped
 
 from .results import write_results
 

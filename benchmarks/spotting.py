@@ -23,8 +23,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import agreestop as ag
-from agreestop.decide.recordings import Recordings, false_alarm_levels, found_delays
-from agreestop.decide.spotting import CalibratedSpotter
+from agreestop.decide.spotting import CalibratedSpotter, Recordings, false_alarm_levels, found_delays
 from agreestop.report.figures import save_figure, tidy
 
 SPOTTER, TRAINING, FIXED, BONFERRONI = "spotter", "training", "fixed 0.5", "Bonferroni"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import agreestop as ag
 from agreestop.common import InputError, ProgressCallback
-from agreestop.decide.recordings import Recordings
+from agreestop.decide.spotting import Recordings
 from agreestop.engines.watching import Heard
 
 from .results import describe_run, write_results

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import agreestop as ag
-from agreestop.decide.class_scores import Reader, Score
 from agreestop.decide.confidence import Pooling
-from agreestop.decide.risks import Risk
+from agreestop.decide.risks import Reader, Risk, Score
 from agreestop.decide.rule import Rule
 
 RULES = ("SpikeCP", "AgreeStop", "StopRule", "IntervalStop", "DCSNN", "SEENN")

@@ -50,7 +50,7 @@ _INNER = {
     "Alarm": "agreestop.decide.drift.monitor",
     "Estimate": "agreestop.common.estimates",
     "FrontPoint": "agreestop.decide.tuning.schedules",
-    "Shaped": "agreestop.decide.class_scores",
+    "Shaped": "agreestop.decide.risks",
     "Trial": "agreestop.decide.tuning.tune",
     "simulate_spikes": "agreestop.decide.tuning.simulated",
 }

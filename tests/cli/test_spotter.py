@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.recordings import Recordings, save_recordings
+from agreestop.decide.spotting import Recordings, save_recordings
 from tests.cli.test_cli import call
 
 

@@ -28,8 +28,7 @@ from agreestop.decide.answer_kinds import BestClasses
 from agreestop.decide.calibration import calibrate_reduced as calibrate_reduced
 from agreestop.decide.calibration import reduce_examples as reduce_examples
 from agreestop.decide.checkpoints import Conditions, Evidence, LabelledEvidence, State, Stops, run_checkpoints
-from agreestop.decide.class_scores import Score as Score
-from agreestop.decide.class_scores import Shaped as Shaped
+from agreestop.decide.confidence import parse_pooling as parse_pooling
 from agreestop.decide.drift import betting as betting
 from agreestop.decide.drift import label_queue as label_queue
 from agreestop.decide.drift.adaptive import SavedAdaptive as SavedAdaptive
@@ -39,8 +38,9 @@ from agreestop.decide.drift.monitor import TILTS as TILTS
 from agreestop.decide.drift.monitor import Alarm as Alarm
 from agreestop.decide.drift.monitor import SavedMonitor as SavedMonitor
 from agreestop.decide.drift.risk_grid import RiskGrid as RiskGrid
-from agreestop.decide.merging import parse_pooling as parse_pooling
 from agreestop.decide.risks import Risk
+from agreestop.decide.risks import Score as Score
+from agreestop.decide.risks import Shaped as Shaped
 from agreestop.decide.rule import build_rule as build_rule
 from agreestop.decide.rule import gather_evidence, read_evidence, rule_kinds
 from agreestop.decide.stop_rule import Risks as Risks

@@ -14,8 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
 from agreestop.common import Floats, Integers
-from agreestop.decide.confidence import merging_factor
-from agreestop.decide.merging import MergedRanks, PooledRanks
+from agreestop.decide.confidence import MergedRanks, PooledRanks, merging_factor
 from tests.decide.strategies import merge_exchangeable, merge_randomized
 
 NO_UNIFORMS = np.empty((1, 0))

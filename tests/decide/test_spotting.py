@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.recordings import Recordings, load_recordings, save_recordings
+from agreestop.decide.spotting import Recordings, load_recordings, save_recordings
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Marks = list[tuple[int, int]]

@@ -18,7 +18,7 @@ import pytest
 import agreestop as ag
 from tests.test_import_graph import SOURCE, graph, modules
 
-MOST_MODULES, MOST_DEPTH = 24, 6
+MOST_MODULES, MOST_DEPTH = 20, 6
 MOST_KIND_QUESTIONS, MOST_ATTRIBUTE_QUESTIONS = 15, 8
 MOST_RUN = 14
 """Modules in which a function runs while a rule is calibrated and decides."""

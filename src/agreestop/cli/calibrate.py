@@ -12,13 +12,12 @@ import typer
 from agreestop.common import Floats, InputError, Schedule, check_texts, check_writable, read_file
 from agreestop.common.errors import shortened
 from agreestop.common.levels import Target
-from agreestop.decide.confidence import pooling_of
-from agreestop.decide.merging import POOLINGS, parse_pooling
+from agreestop.decide.answer_kinds import Tree
+from agreestop.decide.confidence import POOLINGS, parse_pooling, pooling_of
 from agreestop.decide.risks import Gate, TopMass
 from agreestop.decide.rule import Rule, build_rule, rule_class, rule_kinds
 from agreestop.decide.scores import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS
-from agreestop.decide.tree import Tree
 from agreestop.decide.tuning.tune import EXPONENTS, tune
 
 from .console import (

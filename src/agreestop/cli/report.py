@@ -9,7 +9,7 @@ from rich.table import Table
 
 from agreestop.common import InputError, check_writable
 from agreestop.decide.answers import Answers, holds_answers
-from agreestop.decide.recordings import load_recordings
+from agreestop.decide.spotting import load_recordings
 from agreestop.decide.stop_rule import load_risks
 
 from .calibrate import labelled_scores, read_lines

@@ -8,9 +8,8 @@ from pathlib import Path
 import typer
 
 from agreestop.common import InputError, atomic_writer
-from agreestop.decide.recordings import load_recordings
 from agreestop.decide.rule_files import kept_kind
-from agreestop.decide.spotting import CalibratedSpotter, Spotter
+from agreestop.decide.spotting import CalibratedSpotter, Spotter, load_recordings
 
 from .console import errors_name_options, name_options, printed_warnings, show
 

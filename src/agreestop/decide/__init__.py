@@ -3,13 +3,16 @@
 from agreestop.common import CalibrationWarning, InputError, Schedule
 
 from .agree_stop import AgreeStop
+from .answer_kinds import Tree
 from .answers import Answers, VoteRisk
 from .baselines import DCSNN, SEENN
 from .calibrated import CalibratedRule, Session
 from .calibration import load_rule
-from .class_scores import LogLoss, Spread, Temperature, TuningRanks
 from .confidence import (
+    MajorityVote,
     MergeConfidence,
+    MergePValues,
+    MergeRanks,
     generalized_mean,
     log_confidence,
     merge_p_values,
@@ -20,14 +23,12 @@ from .decisions import Decision, Decisions, Evaluation, evaluate
 from .drift.adaptive import AdaptiveRule
 from .drift.monitor import DriftMonitor
 from .intervals import IntervalStop, Numbers
-from .merging import MajorityVote, MergePValues, MergeRanks
-from .risks import FixedTime, Gate, ShapedRisk, TopMass
+from .risks import FixedTime, Gate, LogLoss, ShapedRisk, Spread, Temperature, TopMass, TuningRanks
 from .sampling import sample_until
 from .scores import Scores, load_scores, save_scores, save_spikes
 from .spikecp import SpikeCP
 from .spotting import Detection, Spotter
 from .stop_rule import StopRule
-from .tree import Tree
 from .tuning.give_up import GiveUp
 from .tuning.learned_risk import LearnedRisk
 from .tuning.schedules import front

@@ -45,13 +45,12 @@ from agreestop.common.levels import (
     quantile_rank,
 )
 
-from .answer_kinds import BestClasses
+from .answer_kinds import BestClasses, NodeOfTree, Tree
 from .answers import Answers, Transcript, VoteRisk, holds_answers
 from .calibration import Uncalibrated
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy
-from .confidence import MergeConfidence, RiskNumbers, pooling_of
+from .confidence import MergeConfidence, RiskNumbers, as_pooling, pooling_of
 from .leakage import TunedRows
-from .merging import as_pooling
 from .risks import FixedTime, Gate, Risk, TopMass
 from .rule import (
     Fit,
@@ -66,6 +65,8 @@ from .rule import (
 )
 from .scores import Scores
 from .thresholds import (
+    OF_A_DEPTH,
+    EachDepth,
     OneThreshold,
     allowed_by_costs,
     allowed_by_failures,
@@ -79,7 +80,6 @@ from .thresholds import (
     tie_width,
     with_broken_ties,
 )
-from .tree import OF_A_DEPTH, EachDepth, NodeOfTree, Tree
 from .tuning.give_up import GiveUp
 from .tuning.learned_risk import LearnedRisk
 

@@ -13,19 +13,34 @@ Small thresholds λ are safe in every kind.
     AnyRisk       any risk, no classes. Stops where risk_t < λ; a loss says whether that was wrong.
                   opens_t = risk_t;  fails_t = -∞ if the loss is 1, else ∞;
                   fails_end = ∞ for an abstention, else as fails_M
+    NodeOfTree    a node of a tree of classes, coarse or fine. Classes are leaves, carried down to
+                  the same depth D; the root, depth 0, holds all of them. v_d is the node of least
+                  risk at depth d (lowest index at ties) and r_d its risk, the log-mass of the
+                  classes outside it, made non-decreasing in d, r_{D+1} = ∞. For λ in
+                  (r_d, r_{d+1}] the answer is v_d, and d* is the depth that is asked.
+                  opens_t = r_{d*};  fails_t = min{ r_d : d ≥ d*, r_d < r_{d+1}, y not in v_d };
+                  fails_end = the same over all d at the last checkpoint
 
 Everything about risks and masses is logarithmic. Classes that tie up to rounding may come in
-another order in another run: under rounding y stands behind all that may change places with it.
+another order in another run: under rounding y stands behind all that may change places with it,
+and any node within 2η of the least risk may be v_d, of which every one must hold y.
+
+Each depth of a tree has its own W and λ, and another depth's λ is not valid for it. The minimum of
+W over all depths promises for all of them at once.
 """
 
+import json
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from os import PathLike
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from agreestop.common import Booleans, Floats, Integers, KeptInFiles
+from agreestop.common import Booleans, Floats, InputError, Integers, KeptInFiles, read_file
+from agreestop.common.errors import quoted
 from agreestop.common.levels import EQUAL, Rounding, same_number
 
 from .checkpoints import Evidence, Failures, State, Verdict, lowest_before
@@ -433,3 +448,259 @@ class Tails:
         by_class = np.empty(self.log_mass.shape)
         by_class[np.arange(len(by_class))[:, None], self.order] = self.log_mass
         return Evidence(by_class, log_risk)
+
+
+ROOT = "any class"
+EXAMPLE = 'for example {"animal": ("cat", "dog"), "vehicle": ("car", "ship")}'
+
+
+@dataclass(frozen=True)
+class Tree(KeptInFiles):
+    """Classes in groups, and groups in groups.
+
+    Parameters
+    ----------
+    branches : mapping
+        A name for each group, with the names of its classes or with the groups inside it. A class
+        that belongs to no group has None. Classes of unequal depth are carried down.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> import agreestop as ag
+    >>> tree = ag.Tree({"animal": ("cat", "dog"), "vehicle": ("car", "ship")})
+    >>> tree.depth, tree.classes
+    (2, ('cat', 'dog', 'car', 'ship'))
+    >>> scores = replace(ag.simulate_scores(400, steps=20, K=3, C=4), classes=tree.classes)
+    >>> calibration, test = scores.split(0.5, 0.5)
+    >>> rule = ag.AgreeStop(0.9, range(1, 21), 1, tree=tree, depth=1).calibrate(calibration)
+    >>> rule.decide(test)[1].names
+    ('animal',)
+    """
+
+    branches: Mapping[str, Any] | tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        given = self.branches
+        paths = list(_paths(given)) if isinstance(given, Mapping) else [tuple(one) for one in given]
+        if len(paths) < 2:
+            raise InputError(f"the tree has {len(paths)} classes: give two at least, {EXAMPLE}.")
+        leaves = [path[-1] for path in paths]
+        for leaf in leaves:
+            _check_once(leaf, leaves)
+        deepest = max(map(len, paths))
+        known = tuple(path + path[-1:] * (deepest - len(path)) for path in paths)
+        object.__setattr__(self, "branches", known)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read a tree from a JSON file: an object of groups, with lists of classes.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile, agreestop as ag
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "tree.json")
+        ...     _ = path.write_text('{"animal": ["cat", "dog"], "car": null}')
+        ...     ag.Tree.load(path).classes
+        ('cat', 'dog', 'car')
+        """
+        try:
+            content = json.loads(read_file(path).decode("utf-8-sig"))
+        except ValueError:
+            raise InputError(f"{path} is not JSON: give groups with lists of classes.") from None
+        if not isinstance(content, Mapping):
+            raise InputError(f"{path} holds no groups: give an object of lists of classes.")
+        return cls(content)
+
+    @property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """The names on the way to each class, without the root."""
+        assert isinstance(self.branches, tuple)
+        return self.branches
+
+    @property
+    def depth(self) -> int:
+        """The depth of the classes; the root has depth 0."""
+        return len(self.paths[0])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return tuple(path[-1] for path in self.paths)
+
+    def for_classes(self, classes: Sequence[str] | None) -> Self:
+        """The tree with its classes in the order of the scores."""
+        if classes is None:
+            raise InputError(
+                "the scores have no class names, by which a tree knows its classes: give "
+                "Scores(..., classes=...)."
+            )
+        own = {path[-1]: path for path in self.paths}
+        for name in classes:
+            if name not in own:
+                raise InputError(f"the tree lacks class {quoted(name)}: give every class a place.")
+        if unknown := sorted(set(own) - set(classes)):
+            raise InputError(
+                f"the tree has class {quoted(unknown[0])}, which the scores do not have: leave it "
+                "out, or check its spelling."
+            )
+        return type(self)(tuple(own[name] for name in classes))
+
+    @property
+    def nodes(self) -> Integers:
+        """(D + 1, C): the node of each class at each depth, by the first class that it holds."""
+        rows = []
+        for depth in range(self.depth + 1):
+            starts = [path[:depth] for path in self.paths]
+            rows.append([starts.index(start) for start in starts])
+        return np.array(rows)
+
+    def name_of(self, answer: Booleans) -> str:
+        """The name of the node that holds just these classes (C,); the coarsest of several."""
+        inside = np.flatnonzero(answer)
+        if not len(inside) or len(inside) == len(self.paths):
+            return ROOT if len(inside) else ""
+        nodes = self.nodes
+        for depth in range(1, self.depth + 1):
+            own = nodes[depth] == nodes[depth, inside[0]]
+            if np.array_equal(own, answer):
+                return str(self.paths[inside[0]][depth - 1])
+        return ", ".join(self.paths[one][-1] for one in inside)
+
+
+def _paths(branches: Any, above: tuple[str, ...] = ()) -> Any:
+    """The names on the way to each class."""
+    for name, inside in branches.items():
+        if not isinstance(name, str) or not name:
+            raise InputError(f"the tree has a group named {quoted(name)}: give names as text.")
+        way = (*above, name)
+        if inside is None:
+            yield way
+        elif isinstance(inside, Mapping):
+            yield from _paths(inside, way)
+        elif isinstance(inside, (list, tuple)) and inside:
+            for one in inside:
+                _check_once(one, inside)
+            yield from _paths(dict.fromkeys(inside), way)
+        else:
+            raise InputError(f"group {quoted(name)} holds {quoted(inside)}: give names, {EXAMPLE}.")
+
+
+def _check_once(name: Any, names: Sequence[Any]) -> None:
+    if list(names).count(name) > 1:
+        raise InputError(f"the tree has class {quoted(name)} twice: give each class once.")
+
+
+@dataclass(frozen=True, eq=False)
+class NodeOfTree(StopsOnRisk, KeptInFiles):
+    """A node of a tree: the finest that the threshold allows, at least as fine as `depth`.
+
+    Values of the evidence (b, D + 1, C) are the log-mass outside the node of each class at each
+    depth. `nodes` (D + 1, C) names the node of each class. With `all_depths`, W is the minimum over
+    the first answers of all depths.
+    """
+
+    nodes: Integers
+    depth: int
+    all_depths: bool = False
+    final: bool = False
+    abstains: bool = False
+
+    meaning = "the classes of the finest node that the calibrated threshold allows"
+
+    def evidence(self, logits: Floats) -> Evidence:
+        """The risks of all nodes from logits (b, C)."""
+        values = np.full((len(logits), *self.nodes.shape), -np.inf)
+        whole = _total(logits)
+        for depth, nodes in enumerate(self.nodes):
+            for node in np.unique(nodes) if depth else ():
+                outside = _total(logits[:, nodes != node]) - whole
+                values[:, depth, nodes == node] = np.minimum(outside, 0.0)[:, None]
+        return Evidence(values, self._risks(values)[:, self.depth])
+
+    def at_own_depth(self, evidence: Evidence) -> Evidence:
+        """The same with the risk of the depth that is asked."""
+        return Evidence(evidence.values, self._risks(evidence.values)[..., self.depth])
+
+    def _risks(self, values: Floats) -> Floats:
+        """r_d, (..., D + 1); a rise within float64 rounding is none."""
+        risks = values.min(axis=-1)
+        for depth in range(1, risks.shape[-1]):
+            above = risks[..., depth - 1]
+            rises = risks[..., depth] > above + EQUAL
+            risks[..., depth] = np.where(rises, risks[..., depth], above)
+        return risks
+
+    def kept(self, values: Floats, limit: float) -> Booleans:
+        return np.ones((*values.shape[:-2], values.shape[-1]), dtype=bool)
+
+    def judge(
+        self, limits: Limits, last: bool | Booleans, evidence: Evidence, state: State
+    ) -> Verdict:
+        stop, values, rows = evidence.risk < limits, evidence.values, np.arange(len(evidence))
+        below = self._risks(values) < np.asarray(limits)[..., None]
+        depth = np.maximum(np.count_nonzero(below, axis=1) - 1, 0)
+        if self.final:
+            depth = np.where(stop, depth, len(self.nodes) - 1)
+        best = _first_least(values[rows, depth])
+        sets = self.nodes[depth] == self.nodes[depth, best][:, None]
+        return Verdict(stop | last, sets & (stop[:, None] | (not self.abstains)), state)
+
+    def failures(
+        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+    ) -> Failures:
+        return self.failures_at(self.depth, evidence, labels, rounding)
+
+    def failures_at(
+        self, wanted: int, evidence: Evidence, labels: Integers, rounding: Rounding | None
+    ) -> Failures:
+        """For the first answer at the depth `wanted`."""
+        values = evidence.values
+        risks = self._risks(values)
+        own = self.nodes[:, labels].T[:, None, :, None]  # (n, 1, D + 1, 1)
+        holds = self.nodes[None, None] == own  # (n, 1, D + 1, C)
+        if rounding is None:
+            best = _first_least(values)[..., None]
+            hits = np.take_along_axis(np.broadcast_to(holds, values.shape), best, axis=-1)[..., 0]
+            deeper = np.concatenate([risks[..., 1:], np.full((*risks.shape[:2], 1), np.inf)], -1)
+            misses = ~hits & (risks < deeper)
+        else:
+            least = values.min(axis=-1, keepdims=True)
+            eta = rounding.at(least.reshape(*least.shape[:2], -1)).reshape(least.shape)
+            misses = ((values <= least + 2 * eta) & ~holds).any(axis=-1)
+        fails = np.where(misses, risks, np.inf)
+        end = np.full(len(fails), np.inf)
+        if not (self.final or self.abstains):
+            end = fails[:, -1].min(axis=-1)
+        return Failures(risks[..., wanted], fails[..., wanted:].min(axis=-1), end)
+
+    def reduce(self, evidence: Evidence, labels: Integers, rounding: Rounding) -> dict[str, Any]:
+        """As `reduce_to_failures`, for one depth or for all at once."""
+        depths = range(1, len(self.nodes)) if self.all_depths else (self.depth,)
+        exact = [self.failures_at(depth, evidence, labels, None).first() for depth in depths]
+        firm = Rounding(rounding.absolute, rounding.relative, rounding.exact_above, True)
+        safe = [self.failures_at(depth, evidence, labels, firm).first(firm) for depth in depths]
+        opens = np.where(np.isfinite(evidence.risk), evidence.risk, np.nan)
+        known = np.isfinite(opens)
+        return {
+            "W": np.min(exact, axis=0),
+            "rounded": np.minimum(np.min(safe, axis=0), np.min(exact, axis=0)),
+            "lowest": np.where(known, opens, np.inf).min(axis=1),
+            "highest": np.where(known, opens, -np.inf).max(axis=1),
+        }
+
+    def compared(self, evidence: Evidence) -> Floats:
+        return self._risks(evidence.values)[..., 1:].reshape(len(evidence), -1)
+
+
+def _first_least(values: Floats) -> Integers:
+    """The first class of least risk, where sums that differ by their float64 rounding are equal."""
+    return (values <= values.min(axis=-1, keepdims=True) + EQUAL).argmax(axis=-1)
+
+
+def _total(logits: Floats) -> Floats:
+    """log Σ exp of logits (b, c), in order of size, so that equal sums stay equal; -∞ for none."""
+    if not logits.shape[1]:
+        return np.full(len(logits), -np.inf)
+    return np.asarray(np.logaddexp.accumulate(np.sort(logits, axis=1), axis=1)[:, -1])

@@ -114,18 +114,6 @@ NO_EVIDENCE = Evidence(np.empty((0, 0, 0)))
 """Of examples of which only what `reduce` found is needed."""
 
 
-def uniforms(seed: int | Sequence[int], count: int, first: int | None) -> Floats:
-    """The uniform numbers (count, 1) of inputs first, first + 1, …; fresh ones for None.
-
-    The number of an input depends on only the seed and `first`.
-    """
-    if first is None:
-        return np.random.default_rng().random((count, 1))
-    bits = np.random.PCG64(seed)
-    bits.advance(first)
-    return np.random.Generator(bits).random((count, 1))
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class State:
     """What a policy remembers of `count` inputs. Most policies remember nothing.
@@ -430,22 +418,6 @@ def select(data: Row, rows: Any, *names: str) -> Row:
     parts = {name: getattr(data, name) for name in names}
     known = {name: part[rows] for name, part in parts.items() if part is not None}
     return cast(Row, replace(cast(Any, data), **known))
-
-
-Number = TypeVar("Number", bound=np.generic)
-
-
-def at_checkpoints(
-    index: Index, inputs: Floats, read: Callable[[int, Floats], NDArray[Number]]
-) -> NDArray[Number]:
-    """`read(checkpoint, inputs)` for one checkpoint, or for inputs at different checkpoints."""
-    if not isinstance(index, np.ndarray):
-        return read(index, inputs)
-    checkpoints = np.unique(index).tolist() or [0]  # without inputs, the shape still counts
-    joined = np.concatenate([read(one, inputs[index == one]) for one in checkpoints])
-    results = np.empty_like(joined)
-    results[index.argsort(kind="stable")] = joined
-    return results
 
 
 @dataclass(frozen=True, eq=False)

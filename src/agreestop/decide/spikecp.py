@@ -49,26 +49,25 @@ from agreestop.common.levels import (
     order_statistic,
     quantile_rank,
 )
-from agreestop.decide.answer_kinds import fill_empty
-from agreestop.decide.checkpoints import State, Verdict
-from agreestop.decide.rule_files import reads_old
 
-from .answer_kinds import NestedSets
+from .answer_kinds import NestedSets, fill_empty
 from .calibration import Uncalibrated
-from .checkpoints import Evidence, Index, LabelledEvidence, Policy, at_checkpoints
-from .class_scores import LogLoss, Score, Spread, Temperature, TuningRanks
-from .confidence import MODEL_AVERAGE, MergeConfidence, Pooling
-from .leakage import TunedRows
-from .merging import (
+from .checkpoints import Evidence, Index, LabelledEvidence, Policy, State, Verdict
+from .confidence import (
+    MODEL_AVERAGE,
     MajorityVote,
+    MergeConfidence,
     MergedRanks,
     MergePValues,
     MergeRanks,
     PooledRanks,
+    Pooling,
     as_pooling,
+    at_checkpoints,
     least_n_merged,
 )
-from .risks import Gate
+from .leakage import TunedRows
+from .risks import Gate, LogLoss, Score, Spread, Temperature, TuningRanks
 from .rule import (
     ALTERNATIVE,
     Fit,
@@ -80,6 +79,7 @@ from .rule import (
     fixed,
     validate,
 )
+from .rule_files import reads_old
 from .scores import Scores
 from .thresholds import OneThreshold, allowed_by_failures, fit_thresholds, reduce_to_failures
 

@@ -48,7 +48,7 @@ from agreestop.common.levels import (
     quantile_rank,
 )
 
-from .answer_kinds import Answer, BestClasses, NestedSets
+from .answer_kinds import Answer, BestClasses, NestedSets, NodeOfTree
 from .checkpoints import (
     Conditions,
     Evidence,
@@ -57,11 +57,13 @@ from .checkpoints import (
     Policy,
     State,
     Verdict,
-    uniforms,
 )
+from .confidence import uniforms
 from .rule_files import reads_old
 
 TIES = 0.02  # width of the random numbers that break ties: 2 % of a risk, as risks are logarithms
+OF_A_DEPTH = ("W", "rounded", "lowest", "highest")
+"""What calibration needs of an example for one depth."""
 LARGEST_SUM = 2**62  # sums of whole numbers stay inside 64 bits
 
 Allowed = Callable[[Integers], float]
@@ -408,6 +410,88 @@ class OneThreshold(Policy, KeptInFiles):
             return None
         stops = self.answer.stopping(self.values[0, 0], evidence)
         return stops if self.ceilings is None else stops | (evidence.risk > self.ceilings)
+
+
+@dataclass(frozen=True, eq=False)
+class EachDepth(Policy, KeptInFiles):
+    """A threshold, or one for each group, of its own for each depth of a tree, from depth 1 on.
+
+    An input stops when it has an answer at every depth. The set of the stop is the answer at the
+    deepest; the first answers of all depths are in the state. They are judged apart, because a
+    coarse answer that follows from a finer one would break the promise of the coarse depth.
+    """
+
+    depths: tuple[OneThreshold, ...]
+
+    def __post_init__(self) -> None:
+        if not self.depths or not all(isinstance(one.answer, NodeOfTree) for one in self.depths):
+            raise ValueError("thresholds that do not belong to the depths of a tree")
+
+    @property
+    def thresholds(self) -> Floats:
+        """(D,), or (G, D) with groups."""
+        return self._together([one.thresholds for one in self.depths])
+
+    @property
+    def kth_values(self) -> Floats | None:
+        known = [one.kth_values for one in self.depths]
+        return self._together([one for one in known if one is not None])
+
+    def _together(self, parts: Sequence[Floats]) -> Floats:
+        return np.concatenate(parts) if self.group_names is None else np.stack(parts, axis=1)
+
+    @property
+    def group_names(self) -> tuple[str, ...] | None:
+        return self.depths[-1].group_names
+
+    @property
+    def one_order_statistic(self) -> bool:
+        return self.depths[-1].one_order_statistic
+
+    @property
+    def meaning(self) -> str:
+        return self.depths[-1].meaning
+
+    def never_stops(self, needed: int | None) -> bool:
+        return all(one.never_stops(needed) for one in self.depths)
+
+    def start(self, count: int, classes: int, first: int | None) -> State:
+        limits = []
+        for one in self.depths:
+            own = one.start(count, classes, first).limits
+            limits.append(np.full(count, one.values[0, 0]) if own is None else own[:, 0])
+        return self._start(limits, classes)
+
+    def start_in(self, groups: Booleans, first: int | None = None) -> State:
+        limits = [one.start_in(groups, first).limits for one in self.depths]
+        classes = self._answers[-1].nodes.shape[1]
+        return self._start([own[:, 0] for own in limits if own is not None], classes)
+
+    def _start(self, limits: Sequence[Floats], classes: int) -> State:
+        shape = len(limits[0]), len(limits)
+        answers = np.full(shape, -1), np.zeros((*shape, classes), dtype=bool)
+        return State(
+            shape[0], limits=np.stack(limits, 1), depth_index=answers[0], depth_sets=answers[1]
+        )
+
+    @property
+    def _answers(self) -> tuple[NodeOfTree, ...]:
+        return tuple(one.answer for one in self.depths if isinstance(one.answer, NodeOfTree))
+
+    def judge(
+        self, index: Index, last: bool | Booleans, evidence: Evidence, state: State
+    ) -> Verdict:
+        assert state.limits is not None
+        assert state.depth_index is not None and state.depth_sets is not None
+        found, sets = state.depth_index.copy(), state.depth_sets.copy()
+        for depth, answer in enumerate(self._answers):
+            own = answer.at_own_depth(evidence)
+            verdict = answer.judge(state.limits[:, depth], last, own, state)
+            new = verdict.stop & (found[:, depth] < 0)
+            found[new, depth] = index if isinstance(index, int) else index[new]
+            sets[new, depth] = verdict.sets[new]
+        answered = replace(state, depth_index=found, depth_sets=sets)
+        return Verdict(np.asarray((found >= 0).all(axis=1)), sets[:, -1], answered)
 
 
 def refuse_never(policy: OneThreshold) -> None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from agreestop.common import Booleans, Floats, Integers, Schedule
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.class_scores import LARGEST_CONSTANT
+from agreestop.decide.risks import LARGEST_CONSTANT
 from agreestop.decide.tuning.agreement_features import FLOOR
 
 SLACK = 1e-9

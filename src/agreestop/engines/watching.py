@@ -28,9 +28,8 @@ from agreestop.common import CalibrationWarning, Floats, InputError, Schedule, a
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
-from agreestop.decide.recordings import Recordings
 from agreestop.decide.scores import Scores
-from agreestop.decide.spotting import CalibratedSpotter, Detection
+from agreestop.decide.spotting import CalibratedSpotter, Detection, Recordings
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .protocol import Engine

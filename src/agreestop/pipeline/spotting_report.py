@@ -14,8 +14,7 @@ import numpy as np
 
 from agreestop.common import InputError, ProgressCallback, atomic_writer, no_progress
 from agreestop.common.tables import html_table
-from agreestop.decide.recordings import Recordings
-from agreestop.decide.spotting import Spotter
+from agreestop.decide.spotting import Recordings, Spotter
 
 PROMISES = ("0.5", "0.2", "0.1", "0.05", "0.01")
 REPEATS = 20

@@ -26,8 +26,7 @@ from agreestop.common.tables import few_times
 from agreestop.decide.decisions import Decisions, Evaluation
 from agreestop.decide.drift.adaptive import AdaptiveRule
 from agreestop.decide.drift.monitor import DriftMonitor
-from agreestop.decide.recordings import Recordings
-from agreestop.decide.spotting import CalibratedSpotter
+from agreestop.decide.spotting import CalibratedSpotter, Recordings
 
 from .contents import GroupCoverage
 from .drift import draw_adaptive, draw_evidence

@@ -17,10 +17,9 @@ from agreestop.common import Floats, InputError, KeptInFiles, as_max_set_size, i
 from agreestop.common.levels import Rounding
 
 from ..checkpoints import Evidence, Index
-from ..class_scores import fix_numbers
 from ..confidence import MergeConfidence, RiskNumbers
 from ..leakage import TunedRows, cut_fitted
-from ..risks import Risk, TopMass
+from ..risks import Risk, TopMass, fix_numbers
 from ..scores import ScoresLike, as_scores, at_checkpoint, labels_of
 from .agreement_features import FEATURES, FLOOR, MASSES, agreement_features, fit_logistic
 
