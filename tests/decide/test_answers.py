@@ -289,9 +289,38 @@ def test_an_error_loses_nothing(calibrated: ag.CalibratedRule) -> None:
         lambda: ag.sample_until(calibrated, lambda: time.sleep(5), timeout=0.05),
     ]
     for call in calls:
-        with pytest.raises(TimeoutError) as late:
+        with pytest.raises(TimeoutError, match="ask did not return before the timeout") as late:
             call()
         assert late.value.session.history.answers == []  # type: ignore[attr-defined]
+
+
+def test_a_timeout_of_ask_itself_is_not_ours(calibrated: ag.CalibratedRule) -> None:
+    def refuse() -> str:
+        raise TimeoutError("the server is busy")
+
+    async def refuse_later() -> str:
+        return refuse()
+
+    async def refuse_when_ended() -> str:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            raise TimeoutError("the server is busy") from None
+        return "18"
+
+    calls: list[Callable[[], object]] = [
+        lambda: ag.sample_until(calibrated, refuse, timeout=5),
+        lambda: asyncio.run(ag.sample_until(calibrated, refuse_later, timeout=5)),
+        lambda: asyncio.run(ag.sample_until(calibrated, refuse_later)),
+        lambda: asyncio.run(ag.sample_until(calibrated, refuse_when_ended, timeout=0.05)),
+    ]
+    for call in calls:
+        with pytest.raises(TimeoutError, match="the server is busy") as own:
+            call()
+        assert own.value.session.history.answers == []  # type: ignore[attr-defined]
+
+
+def test_a_reply_of_no_use_is_refused(calibrated: ag.CalibratedRule) -> None:
     replies_of_no_use: list[Any] = [[], 18, "", ("18", math.nan), ("1", 2, 3, 4)]
     for reply in replies_of_no_use:
         with pytest.raises(ag.InputError):

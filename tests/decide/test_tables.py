@@ -84,3 +84,20 @@ def test_an_evaluation_prints_as_a_table_whose_rows_add_up() -> None:
     assert counts == {"class": 150, "stop at": 150}
     assert sum(line.startswith("stop at") for line in lines) <= 8
     assert repr(result).startswith("Evaluation(n=150, ")
+
+
+def test_a_calibrated_rule_says_what_its_inputs_consist_of() -> None:
+    rng = np.random.default_rng(0)
+    numbers = ag.Numbers(rng.random((99, 3, 2)), np.ones((99, 3, 2)), rng.random(99))
+    answers = ag.Answers(rng.choice(["a", "b"], (99, 5)).tolist())
+    found = {
+        "classes": ag.AgreeStop(0.9, range(1, 81), 1).calibrate(ag.simulate_scores(99)),
+        "any risk": ag.StopRule(0.9, at_end="abstain").calibrate(rng.random((99, 3)), np.zeros((99, 3))),
+        "numbers": ag.IntervalStop(0.9, max_width=4.0).calibrate(numbers),
+        "answers": ag.AgreeStop(0.9, range(1, 6), 1).calibrate(answers, "final"),
+    }
+    ends = {kind: repr(one).split("n=99")[1].split(", never")[0] for kind, one in found.items()}
+    assert ends["classes"].startswith(", members=6, classes=10")
+    assert ends["numbers"].startswith(", members=2") and "classes" not in ends["numbers"]
+    assert ends["answers"].startswith(", samples=5") and "members" not in ends["answers"]
+    assert ends["any risk"].startswith(")")

@@ -547,10 +547,20 @@ class CalibratedRule(KeptInFiles):
             ),
         }
         parts += [words for words, shown in given.items() if shown]
-        parts += [f"n={self.n}", f"members={self.members}", f"classes={self.classes}"]
+        parts += [f"n={self.n}", *self.sizes]
         parts += ["never stops early"] if self.never_stops else []
         parts += [f"notes={self.notes}"] if self.notes else []
         return f"CalibratedRule({', '.join(parts)})"
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """What an input of this kind consists of, in words: members, classes, samples."""
+        if self.rule.terms.open_answers:
+            return (f"samples={self.classes - 1}",)
+        members = f"members={self.members}"
+        if self.rule.terms.has_classes:
+            return members, f"classes={self.classes}"
+        return (members,) if self.rule.terms.numbers else ()
 
     @property
     def knows_ids(self) -> bool:

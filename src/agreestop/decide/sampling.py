@@ -18,6 +18,8 @@ from agreestop.common import InputError, is_number
 from .calibrated import CalibratedRule, Session
 from .decisions import Decision
 
+LATE = "ask did not return before the timeout: give more seconds, or ask for less"
+
 
 def sample_until(
     rule: CalibratedRule | Session,
@@ -103,7 +105,7 @@ class _Run:
         try:
             while self.session.decision is None:
                 left = None if self.deadline is None else self._left()
-                self._take(await asyncio.wait_for(ask(), left))
+                self._take(await _within(ask, left))
         except BaseException as error:
             self._leave(error)
             raise
@@ -143,8 +145,24 @@ class _Run:
             error.add_note(f"samples so far: {self.session.history.answers}")
 
 
+async def _within(ask: Callable[[], Awaitable[Any]], seconds: float | None) -> Any:
+    """What `ask` returns within so many seconds, else TimeoutError. Its own errors pass."""
+    own = None
+    try:
+        async with asyncio.timeout(seconds):
+            try:
+                return await ask()
+            except TimeoutError as error:
+                own = error
+                raise
+    except TimeoutError:
+        if own is not None:
+            raise
+        raise TimeoutError(LATE) from None
+
+
 def _in_thread(ask: Callable[[], Any], seconds: float) -> Any:
-    """What `ask` returns within so many seconds, else TimeoutError."""
+    """The same for a function that is not a coroutine: it runs in a thread."""
     found: list[Any] = []
     failed: list[BaseException] = []
 
@@ -160,5 +178,5 @@ def _in_thread(ask: Callable[[], Any], seconds: float) -> Any:
     if failed:
         raise failed[0]
     if not found:
-        raise TimeoutError("ask did not return before the timeout")
+        raise TimeoutError(LATE)
     return found[0]
