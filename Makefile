@@ -10,7 +10,7 @@ PYTHONS := 3.11 3.12 3.13
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures peers bench bench-check cluster shapes docs picture digits ci clean
+.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures peers bench bench-check cluster shapes docs site picture digits ci clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | sort
@@ -102,6 +102,9 @@ docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: 
 	PYTHONPATH=. $(BIN)/python docs/make_reproduction.py
 	$(BIN)/python docs/make_readme.py
 
+site: $(VENV)/.test  ## the documentation as pages to browse; warnings are errors; writes site/index.html
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs site
+
 picture: run  ## docs/demo.gif, the moving picture of the README, from the page of a run; needs chromium
 	$(BIN)/python docs/make_demo_picture.py
 
@@ -112,4 +115,4 @@ digits: run  ## renew results/digits from a run; its demo.html (2 MB) is not kep
 ci: test lowest
 
 clean:  ## remove the environments and the caches
-	rm -rf $(VENV) $(CLUSTER) $(PEERS) $(CLEAN) .venv-core dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLUSTER) $(PEERS) $(CLEAN) .venv-core dist site build/doctrees .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,47 @@
+"""The site builds without a warning, and what it shows comes from itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GROUPS = ("Start", "Watch", "Guides", "Guarantee", "Engines and deployment", "Reproduction")
+LOADED = re.compile(
+    r"<(?:script|link|img|iframe|source|video|audio|object|embed)\b[^>]*?(?:src|href|data)=[\"'](https?:)?//", re.IGNORECASE
+)
+LOADED_BY_STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, without running its gallery."""
+    pytest.importorskip("sphinx", reason="the site is built by Sphinx")
+    pytest.importorskip("torch", reason="the site describes packages that need PyTorch")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", str(folder / "doctrees"), "docs", str(folder / "site")]
+    built = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder / "site"
+
+
+@pytest.mark.slow
+def test_the_site_has_its_groups_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    first = (site / "index.html").read_text(encoding="utf-8")
+    shown = re.findall(r'class="nav-link nav-internal" href="groups/[^"]*">\s*([^<]*?)\s*</a>', first)
+    assert tuple(dict.fromkeys(shown)) == GROUPS
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
+    assert [page.name for page in pages if LOADED.search(page.read_text(encoding="utf-8"))] == []
+    assert [style.name for style in site.rglob("*.css") if LOADED_BY_STYLE.search(style.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    "text", ['<script src="https://x.org/a.js">', "<img alt='' src='//x.org/a.png'>", '<link rel="stylesheet" href="http://x.org/a.css">']
+)
+def test_what_is_loaded_from_elsewhere_is_found(text: str) -> None:
+    assert LOADED.search(text) and not LOADED.search('<a href="https://x.org/">') and LOADED_BY_STYLE.search("url('https://x.org/f.woff')")
