@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 CLUSTER := .venv-cluster
 PEERS := .venv-peers
 CLEAN := .venv-wheel
+RELEASE := .venv-release
 PYTHONS := 3.11 3.12 3.13
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types fast slow lowest pythons wheel install-check figures peers bench bench-check cluster shapes docs site picture digits ci clean
+.PHONY: help run test lint types fast slow lowest pythons dist install-check figures peers bench bench-check cluster shapes docs site picture digits ci clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /' | sort
@@ -50,11 +51,18 @@ lowest: $(BIN)/python  ## the core's tests with the lowest supported versions of
 pythons: $(BIN)/python  ## the core's tests on every supported Python that is installed here; makes .venv-core
 	$(BIN)/python tests/core_check.py $(PYTHONS) $(QUICK)
 
-wheel: $(BIN)/python  ## build the wheel; dist
-	rm -rf dist
-	$(BIN)/pip wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .
+$(RELEASE)/.release: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RELEASE)
+	@echo '*' > $(RELEASE)/.gitignore
+	$(RELEASE)/bin/pip install $(PIP_FLAGS) 'build>=1.2' 'twine>=6.1'
+	@touch $@
 
-install-check: wheel  ## install the wheel with only its dependencies in a clean environment, and use it there
+dist: $(RELEASE)/.release  ## build the source distribution and, from it, the wheel, and check what PyPI would refuse; writes dist; makes .venv-release
+	rm -rf dist
+	$(RELEASE)/bin/python -m build --outdir dist .
+	$(RELEASE)/bin/twine check --strict dist/*
+
+install-check: dist  ## install the wheel with only its dependencies in a clean environment, and use it there
 	$(PYTHON) -m venv --clear $(CLEAN)
 	@echo '*' > $(CLEAN)/.gitignore
 	$(CLEAN)/bin/pip install $(PIP_FLAGS) dist/agreestop-*.whl
@@ -115,4 +123,4 @@ digits: run  ## renew results/digits from a run; its demo.html (2 MB) is not kep
 ci: test lowest
 
 clean:  ## remove the environments and the caches
-	rm -rf $(VENV) $(CLUSTER) $(PEERS) $(CLEAN) .venv-core dist site build/doctrees .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLUSTER) $(PEERS) $(CLEAN) $(RELEASE) .venv-core dist site build/doctrees .mypy_cache .ruff_cache .pytest_cache .hypothesis

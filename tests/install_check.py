@@ -57,7 +57,7 @@ def check_command_line(folder: Path) -> None:
         assert done.returncode == code, (words, done.stdout, done.stderr)
         return " ".join((done.stdout + done.stderr).split())
 
-    assert "agreestop 0.2" in call("--version")
+    assert "agreestop 0.3.0" in call("--version")
     assert "--simulated" in call("run", "--help")
     call("calibrate", "calibration.npz", "--checkpoints", "20,40,60,80", "-o", "rule")
     assert call("decide", "rule", "test.npz").startswith("input,stop_time,set_size,classes 0,")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+import agreestop as ag
 from tests.core_check import TESTS, floors
 
 ROOT = Path(__file__).parents[1]
@@ -35,3 +37,48 @@ def test_the_supported_pythons_are_those_that_are_tested() -> None:
     listed = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", name)]
     assert f"PYTHONS := {' '.join(listed)}\n" in makefile
     assert PROJECT["requires-python"] == f">={listed[0]}"
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_every_file_names_the_same_version_and_date() -> None:
+    version = PROJECT["version"]
+    assert ag.__version__ == version, "install the package anew"
+    assert re.search(r'^  version: "(.*)"$', read("conda/meta.yaml"), re.MULTILINE)[1] == version  # type: ignore[index]
+    assert re.search(r"^version: (.*)$", read("CITATION.cff"), re.MULTILINE)[1] == version  # type: ignore[index]
+    top = re.search(r"^## (\S+), (\S+)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert top is not None and top[1] == version
+    assert f'date-released: "{datetime.date.fromisoformat(top[2])}"' in read("CITATION.cff")
+
+
+def test_the_conda_recipe_needs_what_the_package_needs() -> None:
+    listed = {line.strip(" -").replace(" ", "") for line in read("conda/meta.yaml").splitlines()}
+    assert set(PROJECT["dependencies"]) <= listed
+    assert f"python{PROJECT['requires-python']}" in listed
+    assert {f"{name}={function}" for name, function in PROJECT["scripts"].items()} <= listed
+    extras = {one.partition(";")[0] for name in ("networks", "engines", "learn", "serve") for one in PROJECT["optional-dependencies"][name]}
+    conda = {"torch>=2.6": "pytorch>=2.6"}
+    assert {conda.get(one, one) for one in extras if not one.startswith("agreestop")} <= listed
+
+
+def test_the_image_of_the_server_gets_what_it_needs() -> None:
+    recipe = read("Dockerfile")
+    assert {*re.findall(r"'\.\[(\w+)\]'", recipe)} == {"serve"} <= PROJECT["optional-dependencies"].keys()
+    python = re.search(r"^FROM python:(.*)-slim$", recipe, re.MULTILINE)
+    assert python is not None and f"Programming Language :: Python :: {python[1]}" in PROJECT["classifiers"]
+    sent = {line.strip("!") for line in read(".dockerignore").splitlines() if line.startswith("!")}
+    copied = {name for line in re.findall(r"^COPY (.*) \S+$", recipe, re.MULTILINE) for name in line.split()}
+    assert copied == sent and all((ROOT / name).exists() for name in sent)
+
+
+def test_no_page_installs_from_pypi_before_the_release() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    for page in pages:
+        if page.name in ("CHANGELOG.md", "CONTRIBUTING.md"):  # these say how a release is made
+            continue
+        text = page.read_text(encoding="utf-8")
+        for found in re.finditer(r"pip install '?agreestop", text):
+            around = text[max(found.start() - 60, 0) : found.end() + 60]
+            assert re.search(r"\brelease\b", around), f"{page.name}: {around}"
