@@ -17,8 +17,8 @@ from torch import Tensor, nn
 import agreestop as ag
 from agreestop.adapters import AdaptedEngine, from_module
 from agreestop.common import InputError
+from agreestop.networks import ModuleMembers
 from agreestop.networks.digests import network_digest
-from agreestop.networks.modules import ModuleMembers
 
 STEPS, SENSORS, CLASSES = 20, 6, 3
 RULES = [

@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch", reason="engines need PyTorch")
 
 from agreestop.cli.app import run_app
 from agreestop.common import InputError
-from agreestop.engines.dense import Dense
-from agreestop.events.data import EventData, EventSplits
-from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from agreestop.engines import Dense
+from agreestop.events import EventData, EventSplits
+from agreestop.networks import FullyConnected, SpikingNetwork
 from benchmarks import kernel as benchmark_kernel
 from benchmarks import preparation as benchmark_preparation
 from benchmarks import run as benchmark

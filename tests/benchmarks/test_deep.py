@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="engines need PyTorch")
 pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
-from agreestop.networks.architectures import Convolutional, SpikingNetwork
+from agreestop.networks import Convolutional, SpikingNetwork
 from benchmarks import deep, deep_cases
 from benchmarks.deep_cases import N_CALIBRATION, STEPS, DeepCase, prepare
 from benchmarks.peers import FoundPeers, Peer

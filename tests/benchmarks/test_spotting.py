@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="the studies train networks, which need PyTo
 pytest.importorskip("matplotlib", reason="the studies draw figures")
 pytest.importorskip("sklearn", reason="the study of transitions needs scikit-learn")
 
-from agreestop.common.progress import no_progress
+from agreestop.common import no_progress
 from benchmarks.spotting import METHODS, SPOTTER
 from benchmarks.transitions import STRIDE, WINDOWS, Worn, features, recordings_of, run_transitions
 from benchmarks.wake_word import LEVELS, WORD, Spoken, crossings, run_wake_word, tape

@@ -10,9 +10,7 @@ import pytest
 
 from agreestop.cli import console
 from agreestop.cli import data as verbs
-from agreestop.events.data import EventSplits
-from agreestop.events.datasets.catalogue import DATA_SETS
-from agreestop.events.files import load_events
+from agreestop.events import DATA_SETS, EventSplits, load_events
 from tests.cli.test_cli import call
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 import agreestop as ag
 from agreestop.ensembles.files import save_members
-from agreestop.events.data import EventData
-from agreestop.events.files import save_events
+from agreestop.events import EventData, save_events
 from tests.cli.test_cli import call
 from tests.decide.strategies import measure_quickly
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.cluster import decisions, pool
+from agreestop.cluster import Actors, decisions, pool
 from agreestop.cluster.parts import PartSummary, columns_of_run, part_path, read_part, write_part
-from agreestop.cluster.pool import Actors, run_tasks
+from agreestop.cluster.pool import run_tasks
 from agreestop.cluster.sources import STEP_SHAPE, ParquetFile
 
 from .conftest import Work

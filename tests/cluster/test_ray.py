@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import agreestop as ag
-from agreestop.cluster.pool import Actors, run_tasks
+from agreestop.cluster import Actors
+from agreestop.cluster.pool import run_tasks
 
 from .conftest import Work
 from .test_decide import same

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.cluster import pool, sources
-from agreestop.cluster.pool import Actors, connected
+from agreestop.cluster import Actors, pool, sources
+from agreestop.cluster.pool import connected
 from agreestop.cluster.sources import count_rows, find_files, open_recordings, plan_shards
 
 from .conftest import Work

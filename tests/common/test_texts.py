@@ -16,7 +16,8 @@ import pytest
 import agreestop as ag
 from agreestop.cli import main
 from agreestop.common import InputError, as_array, as_texts
-from agreestop.decide.scores import load_spikes, save_spikes
+from agreestop.decide import save_spikes
+from agreestop.decide.scores import load_spikes
 
 MOST = 60 * 2**20  # bytes that a refusal may take; the arrays would have taken gigabytes
 SCORES = ag.simulate_scores(300)

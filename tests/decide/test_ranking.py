@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
 from agreestop.common import Floats, Integers
-from agreestop.decide.confidence import MergedRanks, PooledRanks, merging_factor
+from agreestop.decide import merging_factor
+from agreestop.decide.confidence import MergedRanks, PooledRanks
 from tests.decide.strategies import merge_exchangeable, merge_randomized
 
 NO_UNIFORMS = np.empty((1, 0))

@@ -12,13 +12,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag
-from agreestop.engines.choice import DENSE_FROM, choose_engine, lightest_engine
-from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import run_to_end, score
-from agreestop.networks.architectures import FullyConnected, ResNet18, SpikingNetwork
-from agreestop.networks.modules import ModuleMembers
-from agreestop.networks.neurons import Neuron
-from agreestop.networks.posteriors import Posterior
+from agreestop.engines import Dense, FreshMembers, choose_engine, lightest_engine, run_to_end, score
+from agreestop.engines.choice import DENSE_FROM
+from agreestop.networks import FullyConnected, ModuleMembers, Neuron, Posterior, ResNet18, SpikingNetwork
 
 SMALL = SpikingNetwork(FullyConnected((4,), 3, 2, (5,)), torch.Generator().manual_seed(0))
 NUMBA = importlib.util.find_spec("numba") is not None

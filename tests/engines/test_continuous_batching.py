@@ -12,14 +12,12 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.common import Booleans
-from agreestop.engines.dense import Dense
-from agreestop.engines.early_stopping import RunOptions, decide_early, run_counted
+from agreestop.engines import Dense, Fused, RunOptions, decide_early
+from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.gpu import continuous_batching as batching
-from agreestop.engines.gpu.engine import Fused
 from agreestop.engines.prefilter import Prefilter, prefilter_for
-from agreestop.networks.architectures import Convolutional, FullyConnected, ResNet18, SpikingNetwork
+from agreestop.networks import Convolutional, FullyConnected, Neuron, ResNet18, SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
-from agreestop.networks.neurons import Neuron
 from tests.decide.strategies import at_kth_values
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -14,16 +14,11 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.common import Booleans, Integers
-from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import RunOptions, decide_early, measure_saving, run_counted, run_to_end, score
-from agreestop.engines.live import LiveSession
-from agreestop.engines.protocol import CHUNK_STEPS, CountingPass, Engine
-from agreestop.events.container import Events
-from agreestop.events.files import load_events
-from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
-from agreestop.networks.modules import ModuleMembers
-from agreestop.networks.neurons import Neuron
-from agreestop.networks.posteriors import Posterior
+from agreestop.engines import Dense, Engine, FreshMembers, LiveSession, RunOptions, decide_early, run_to_end, score
+from agreestop.engines.early_stopping import measure_saving, run_counted
+from agreestop.engines.protocol import CHUNK_STEPS, CountingPass
+from agreestop.events import Events, load_events
+from agreestop.networks import Architecture, Convolutional, FullyConnected, ModuleMembers, Neuron, Posterior, SpikingNetwork
 from tests.decide.strategies import at_kth_values
 
 STEPS, MEMBERS, CLASSES = 24, 3, 4
@@ -35,7 +30,7 @@ CONFIGS: dict[str, Architecture] = {
 
 def event_driven(network: SpikingNetwork) -> Engine:
     pytest.importorskip("numba", reason="the event-driven engine needs numba")
-    from agreestop.engines.event_driven.engine import EventDriven
+    from agreestop.engines import EventDriven
 
     return EventDriven(network)
 

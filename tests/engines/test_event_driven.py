@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agreestop.common import Booleans
-from agreestop.engines.dense import Dense
+from agreestop.engines import Dense, EventDriven
 from agreestop.engines.early_stopping import run_counted
-from agreestop.engines.event_driven.engine import PRECISIONS, EventDriven
+from agreestop.engines.event_driven.engine import PRECISIONS
 from agreestop.engines.protocol import EnsembleRun
-from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
-from agreestop.networks.neurons import Neuron
+from agreestop.networks import Architecture, Convolutional, FullyConnected, Neuron, ResNet18, SpikingNetwork
 from agreestop.networks.spiking_layers import SpikingLayer
 from tests.networks.plain import generator, refused
 

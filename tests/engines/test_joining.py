@@ -12,16 +12,10 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.common import Booleans
-from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import RunOptions, decide_early, run_to_end, score
-from agreestop.engines.gpu.engine import Fused
+from agreestop.engines import Dense, Engine, FreshMembers, Fused, LiveSession, RunOptions, decide_early, run_to_end, score
 from agreestop.engines.joining import JoiningLive, JoiningPass, MemberGroups
-from agreestop.engines.live import LiveSession
 from agreestop.engines.prefilter import prefilter_for
-from agreestop.engines.protocol import Engine
-from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.modules import ModuleMembers
-from agreestop.networks.posteriors import Posterior
+from agreestop.networks import ModuleMembers, Posterior, SpikingNetwork
 from tests.decide.strategies import at_threshold
 from tests.engines.test_early_stopping import CLASSES, CONFIGS, ENGINES, EVERY, MEMBERS, STEPS, modules, network, some_inputs
 

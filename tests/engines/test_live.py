@@ -11,14 +11,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag
-from agreestop.engines.dense import Dense, FreshMembers
-from agreestop.engines.early_stopping import RunOptions, decide_early, score
-from agreestop.engines.live import LiveSession
+from agreestop.engines import Dense, Engine, FreshMembers, LiveSession, RunOptions, decide_early, score
 from agreestop.engines.live_batch import LiveBatch, Push, Steps
-from agreestop.engines.protocol import Engine
-from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.modules import ModuleMembers
-from agreestop.networks.posteriors import Posterior
+from agreestop.networks import ModuleMembers, Posterior, SpikingNetwork
 from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, modules, network, some_inputs
 
 

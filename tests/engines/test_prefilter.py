@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.common import Booleans
-from agreestop.engines.early_stopping import decide_early
+from agreestop.engines import decide_early
 from agreestop.engines.prefilter import can_prefilter_on_cpu, prefilter_for
 from tests.decide.strategies import at_threshold, reading_of, simulate_spikes
 

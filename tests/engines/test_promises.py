@@ -10,8 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag
-from agreestop.engines.early_stopping import RunOptions, decide_early, score
-from agreestop.engines.live import LiveSession
+from agreestop.engines import LiveSession, RunOptions, decide_early, score
 from agreestop.engines.prefilter import prefilter_for
 from tests.engines.test_early_stopping import ENGINES, STEPS, network, some_inputs
 

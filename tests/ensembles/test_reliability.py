@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 import agreestop as ag
 from agreestop.ensembles.files import UnusableFile, write_file
+from agreestop.networks import Neuron
 from agreestop.networks.digests import digest_of, network_settings
-from agreestop.networks.neurons import Neuron
 from tests.ensembles.test_ensembles import NETWORK, Recurrent, make
 from tests.ensembles.test_training import toy
 

@@ -16,19 +16,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
-from agreestop.engines.dense import Dense
+from agreestop.engines import Dense
 from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.protocol import PICOJOULE_ACCUMULATE, running_energy
+from agreestop.ensembles import Epoch, training
 from agreestop.ensembles import load as load_ensemble
-from agreestop.ensembles import training
-from agreestop.ensembles.files import Epoch, save_members
+from agreestop.ensembles.files import save_members
 from agreestop.ensembles.streams import StreamTraining, in_loops
 from agreestop.ensembles.training import TrainableMembers, train
-from agreestop.events.container import Events
-from agreestop.networks import Surrogate
-from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
-from agreestop.networks.neurons import Neuron
-from agreestop.networks.posteriors import Posterior
+from agreestop.events import Events
+from agreestop.networks import Architecture, Convolutional, FullyConnected, Neuron, Posterior, SpikingNetwork, Surrogate
 
 CONFIG = FullyConnected((1, 3, 3), 3, members=2, hidden=(12,))
 KINDS = ("deep", "variational")

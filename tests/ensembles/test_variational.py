@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 from torch.distributions import Normal, kl_divergence
 
 import agreestop as ag
-from agreestop.networks.architectures import Convolutional, FullyConnected
-from agreestop.networks.posteriors import PRIOR_VARIANCE, Posterior
+from agreestop.networks import Convolutional, FullyConnected, Posterior
+from agreestop.networks.posteriors import PRIOR_VARIANCE
 
 CONFIG = FullyConnected((1, 4, 4), 3, members=5, hidden=(8,))
 

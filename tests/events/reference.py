@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from agreestop.common import Booleans, Floats
-from agreestop.events.camera.simulator import Purpose, Sensor
+from agreestop.events import Sensor
+from agreestop.events.camera.simulator import Purpose
 
 GAMMA = 0x9E3779B97F4A7C15
 WORD = 2**64

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from agreestop.common import InputError
-from agreestop.events.camera.simulator import Sensor, circular_path, move_images, simulate_events
-from agreestop.events.data import EventData
+from agreestop.events import EventData, Sensor, circular_path, simulate_events
+from agreestop.events.camera.simulator import move_images
 from tests.decide.strategies import assert_one_sentence
 
 IMAGES = np.full((3, 4, 4), 0.5)

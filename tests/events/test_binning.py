@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agreestop.common import InputError
-from agreestop.events.data import EventData
+from agreestop.events import EventData, Recording, bin_events, checked_recording
 from agreestop.events.formats import recording as recordings
-from agreestop.events.formats.recording import Recording, bin_events, checked_recording
 from tests.decide.strategies import assert_one_sentence
 
 

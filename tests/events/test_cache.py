@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agreestop.events.container import Events
-from agreestop.events.data import EventData, EventSplits
+from agreestop.events import EventData, Events, EventSplits
 from agreestop.events.datasets import catalogue
 from agreestop.events.datasets.catalogue import CacheWarning, cache_folder, cached, fingerprint
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agreestop.common import InputError
-from agreestop.events import container
-from agreestop.events.container import Events, dense_rows, input_ids, input_shape
+from agreestop.events import Events, container, dense_rows, input_ids, input_shape
 from tests.decide.strategies import assert_one_sentence
 from tests.events import reference
 

@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 from agreestop.common import InputError
-from agreestop.events.data import EventData, EventSplits
+from agreestop.events import EventData, EventSplits, Recording, checked_recording
 from agreestop.events.datasets import catalogue, cifar10, dvs_gesture, mnist_dvs, moving_digits, n_mnist
 from agreestop.events.datasets.braille import load_braille
 from agreestop.events.datasets.cifar10 import load_cifar10
 from agreestop.events.datasets.dvs_gesture import GESTURES, load_dvs_gesture
 from agreestop.events.datasets.mnist_dvs import load_mnist_dvs
 from agreestop.events.datasets.n_mnist import load_n_mnist
-from agreestop.events.formats.recording import Recording, checked_recording
 from tests.decide.strategies import assert_one_sentence
 from tests.events.writers import write_aedat2, write_aedat3, write_n_mnist
 

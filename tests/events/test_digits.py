@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from agreestop.common import Floats, InputError
-from agreestop.events.camera.simulator import Sensor
-from agreestop.events.data import EventData, EventSplits
+from agreestop.events import EventData, EventSplits, Sensor
 from agreestop.events.datasets.moving_digits import DIGITS, SENSOR, simulate_digits
 from tests.decide.strategies import assert_one_sentence
 

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from agreestop.common import InputError
 from agreestop.engines.inputs import check_inputs
-from agreestop.events.container import Events, dense_rows, input_ids
-from agreestop.events.data import EventData
-from agreestop.events.files import load, load_events, read_stored, save_events
+from agreestop.events import EventData, Events, dense_rows, input_ids, load, load_events, save_events
+from agreestop.events.files import read_stored
 from tests.decide.strategies import assert_one_sentence
 from tests.events.test_container import DTYPES, SHAPES, some_inputs
 

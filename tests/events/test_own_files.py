@@ -11,9 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agreestop.common import InputError
-from agreestop.events.container import Events, input_ids
-from agreestop.events.data import EventData, EventSplits
-from agreestop.events.files import load_events, load_files, save_events
+from agreestop.events import EventData, Events, EventSplits, input_ids, load_events, load_files, save_events
 from tests.decide.strategies import assert_one_sentence
 
 

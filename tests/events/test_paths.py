@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agreestop.common import Floats
-from agreestop.events.camera.simulator import circular_path
+from agreestop.events import circular_path
 
 
 def lengths(path: Floats) -> Floats:

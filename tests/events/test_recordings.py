@@ -18,10 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agreestop.common import InputError
+from agreestop.events import Recording, bin_events, checked_recording, read_aedat2, read_aedat3, read_n_mnist
 from agreestop.events.datasets.dvs_gesture import GestureLabel, read_gesture_labels
-from agreestop.events.datasets.n_mnist import read_n_mnist
-from agreestop.events.formats.aedat import read_aedat2, read_aedat3
-from agreestop.events.formats.recording import Recording, Skipped, bin_events, checked_recording
+from agreestop.events.formats.recording import Skipped
 from tests.decide.strategies import assert_one_sentence
 from tests.events.writers import HEADER_2, HEADER_3, write_aedat2, write_aedat3, write_n_mnist
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from agreestop.common import Booleans, Floats
-from agreestop.events.camera.simulator import OFF, ON, Sensor, circular_path, move_images, simulate_events
+from agreestop.events import Sensor, circular_path, simulate_events
+from agreestop.events.camera.simulator import OFF, ON, move_images
 from tests.events import reference
 
 QUIET = Sensor(contrast=0.2, mismatch=0.0, refractory=0, leak=0.0, shot_noise=0.0, dark=0.1)

@@ -6,10 +6,11 @@ from os import PathLike
 import numpy as np
 
 from agreestop.common import InputError, atomic_writer
+from agreestop.events import Recording
 from agreestop.events.datasets.n_mnist import LATEST_STAMP
 from agreestop.events.datasets.n_mnist import SIZE as N_MNIST_SIZE
 from agreestop.events.formats.aedat import _HEAD, END, EVENT, POLARITY, SIZE, STAMP_OFFSET, VERSIONS, _Packet
-from agreestop.events.formats.recording import BLOCK, LATEST, Recording
+from agreestop.events.formats.recording import BLOCK, LATEST
 
 HEADER_2 = (
     VERSIONS["2.0"] + b"\r\n"

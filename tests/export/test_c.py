@@ -25,8 +25,7 @@ from agreestop.engines.event_driven.layout import load_kernels
 from agreestop.ensembles.files import save_members
 from agreestop.export.c_files import _inputs_file
 from agreestop.export.members import OWN_MODULES
-from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
-from agreestop.networks.neurons import Neuron
+from agreestop.networks import Architecture, Convolutional, FullyConnected, Neuron, SpikingNetwork
 from tests.decide.strategies import Shaped, at_kth_values, at_threshold, reading_of
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]

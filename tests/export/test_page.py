@@ -20,8 +20,7 @@ import agreestop as ag
 from agreestop.common import Booleans, InputError, Integers
 from agreestop.ensembles.files import save_members
 from agreestop.export import to_page
-from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
-from agreestop.networks.neurons import Neuron
+from agreestop.networks import Convolutional, FullyConnected, Neuron, SpikingNetwork
 from tests.cli.test_cli import call
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -148,7 +147,7 @@ COUNTS = """n => agreestop.members.map((layers) => Array.from({length: n}, (_, i
 
 
 def test_read_out_spikes_are_those_of_python(tab: Any, ensemble: Any, test_inputs: Any) -> None:
-    from agreestop.engines.early_stopping import run_to_end
+    from agreestop.engines import run_to_end
 
     spikes = np.asarray(run_to_end(ensemble.engine, test_inputs.rows(slice(0, 20)))).astype(np.int64)  # (n, T, K, C)
     counts = np.array(tab.evaluate(COUNTS, 20)).transpose(1, 2, 0, 3)

@@ -19,22 +19,23 @@ import safetensors.torch
 import torch
 
 import agreestop as ag
-from agreestop.cluster.parts import PLAN, PartSummary, columns_of_run, load_decisions, read_part, rule_mark, write_part, write_plan
-from agreestop.cluster.sources import ParquetFile, save_recordings
+from agreestop.cluster import load_decisions, save_recordings
+from agreestop.cluster.parts import PLAN, PartSummary, columns_of_run, read_part, rule_mark, write_part, write_plan
+from agreestop.cluster.sources import ParquetFile
 from agreestop.common import InputError, atomic_writer
 from agreestop.decide.scores import load_spikes
-from agreestop.engines.early_stopping import EarlyRun
-from agreestop.ensembles.files import Epoch, load_checkpoint, save_checkpoint, save_members, write_file
-from agreestop.events.data import EventData, EventSplits
+from agreestop.engines import EarlyRun
+from agreestop.ensembles import Epoch
+from agreestop.ensembles.files import load_checkpoint, save_checkpoint, save_members, write_file
+from agreestop.events import EventData, EventSplits
 from agreestop.events.datasets import cifar10
 from agreestop.events.datasets.braille import load_braille
 from agreestop.events.datasets.catalogue import CacheWarning, cached
 from agreestop.events.datasets.dvs_gesture import read_gesture_labels
 from agreestop.events.datasets.moving_digits import _read_idx
 from agreestop.events.files import read_outline
-from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks import Convolutional, FullyConnected, Posterior, SpikingNetwork
 from agreestop.networks.digests import digest_of, network_settings
-from agreestop.networks.posteriors import Posterior
 from agreestop.pipeline.config import load_config
 from agreestop.pipeline.products import EnsembleFiles, _is_current, _recorded, load_operations
 from tests.events.writers import write_aedat2, write_aedat3, write_n_mnist

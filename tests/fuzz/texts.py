@@ -11,7 +11,7 @@ import agreestop as ag
 from agreestop.cli.calibrate import read_lines, read_matrix, read_numbers
 from agreestop.common import InputError
 from agreestop.events.datasets import cifar10, dvs_gesture
-from agreestop.networks.architectures import FullyConnected
+from agreestop.networks import FullyConnected
 from agreestop.serve.client import read_answer
 from agreestop.serve.protocol import read_message, write, write_decision, write_push
 

@@ -11,18 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from agreestop.networks.architectures import (
-    Architecture,
-    BuiltIn,
-    Convolutional,
-    FullyConnected,
-    NetworkState,
-    ResNet18,
-    SpikingNetwork,
-)
+from agreestop.networks import Architecture, Convolutional, FullyConnected, Neuron, Posterior, ResNet18, SpikingNetwork
+from agreestop.networks.architectures import BuiltIn, NetworkState
 from agreestop.networks.layers import MemberLinear
-from agreestop.networks.neurons import SRM, Neuron
-from agreestop.networks.posteriors import Posterior
+from agreestop.networks.neurons import SRM
 from agreestop.networks.spiking_layers import SpikingLayer
 from tests.networks.plain import generator, gradients, random_spikes, refused
 

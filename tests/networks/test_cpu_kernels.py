@@ -14,8 +14,8 @@ from torch import Tensor
 from agreestop.kernels.norm import Norm
 from agreestop.kernels.srm import Constants, SRMParameters, SRMState
 from agreestop.kernels.surrogates import SLOPES, Surrogate
-from agreestop.networks.architectures import Convolutional, SpikingNetwork
-from agreestop.networks.neurons import SRM, Neuron, srm
+from agreestop.networks import Convolutional, Neuron, SpikingNetwork
+from agreestop.networks.neurons import SRM, srm
 from tests.networks.plain import generator, plain_loop, random_spikes
 
 pytest.importorskip("numba", reason="numba, which compiles these operators, is not installed")

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from agreestop.kernels.mixed_product import EXACT, SHIFT, FixedPoint, fixed_point
 from agreestop.kernels.srm import SRMState
-from agreestop.networks.neurons import SRM, Neuron, srm
+from agreestop.networks import Neuron
+from agreestop.networks.neurons import SRM, srm
 from tests.networks.plain import generator
 
 if find_spec("triton") is None:

@@ -18,9 +18,8 @@ from torch import Tensor
 import agreestop.networks.neurons as srm_module
 from agreestop.kernels.srm import Chunk, SRMParameters, SRMState
 from agreestop.kernels.surrogates import SLOPES, Surrogate
-from agreestop.networks import operations
-from agreestop.networks.architectures import FullyConnected, SpikingNetwork
-from agreestop.networks.neurons import SRM, Neuron, srm
+from agreestop.networks import FullyConnected, Neuron, SpikingNetwork, operations
+from agreestop.networks.neurons import SRM, srm
 from tests.networks.plain import generator, gradients, plain_loop, refused
 
 if find_spec("triton") is None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from agreestop.kernels.cpu import numba_runtime
-from agreestop.networks.neurons import SRM, Neuron, srm
+from agreestop.networks import Neuron
+from agreestop.networks.neurons import SRM, srm
 from tests.networks.plain import generator
 
 numba = pytest.importorskip("numba")

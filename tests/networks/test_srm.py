@@ -12,7 +12,8 @@ from torch import Tensor
 
 from agreestop.kernels.srm import SRMParameters, SRMState
 from agreestop.kernels.surrogates import SLOPES, Surrogate
-from agreestop.networks.neurons import SRM, Neuron, srm
+from agreestop.networks import Neuron
+from agreestop.networks.neurons import SRM, srm
 from tests.networks.plain import convolution, generator, gradients, plain_loop, random_spikes, refused
 
 TIMES = [(8.0, 2.0), (2.0, 8.0), (5.0, 5.0)]

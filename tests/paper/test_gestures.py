@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agreestop.common import Floats, InputError
-from agreestop.events.data import EventData, EventSplits
+from agreestop.events import EventData, EventSplits
 from paper import stand_ins
 from paper.stand_ins.gesture_figures import (
     ARM_REST,

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 import agreestop as ag
 from agreestop.common import InputError, no_progress
 from agreestop.ensembles import load as load_ensemble
-from agreestop.events.data import EventData, EventSplits
-from agreestop.networks.architectures import ResNet18, SpikingNetwork
+from agreestop.events import EventData, EventSplits
+from agreestop.networks import ResNet18, SpikingNetwork
 from agreestop.networks.spiking_layers import SpikingLayer
 from paper import make_scores as module
 from paper.figures import FIGURES, RULES, Figure

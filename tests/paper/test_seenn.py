@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="policies need PyTorch")
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, InputError, Integers, no_progress
-from agreestop.events.data import EventData
+from agreestop.events import EventData
 from paper.figures import Setting
 from paper.outcomes import MeasureSettings
 from paper.seenn import PickedTimes, Seenn2, measure_seenn2, rewards, train_policy, train_seenn2

@@ -15,8 +15,7 @@ pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
 from agreestop.common import no_progress
-from agreestop.events.container import Events
-from agreestop.events.data import EventData, EventSplits
+from agreestop.events import EventData, Events, EventSplits
 from agreestop.pipeline import data as pipeline_data
 from agreestop.pipeline import run
 from agreestop.pipeline.config import DataSettings, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig

@@ -16,13 +16,12 @@ pytest.importorskip("torch", reason="ensembles need PyTorch")
 import agreestop as ag
 from agreestop.common import ProgressCallback, no_progress
 from agreestop.decide.scores import load_spikes
-from agreestop.engines.dense import FreshMembers
-from agreestop.engines.early_stopping import run_to_end
+from agreestop.engines import FreshMembers, run_to_end
 from agreestop.engines.protocol import running_energy
 from agreestop.ensembles import Ensemble
-from agreestop.events.data import EventData, EventSplits
+from agreestop.events import EventData, EventSplits
+from agreestop.networks import Neuron
 from agreestop.networks.architectures import QUICK
-from agreestop.networks.neurons import Neuron
 from agreestop.pipeline import products
 from agreestop.pipeline.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig
 from agreestop.pipeline.data import check_classes

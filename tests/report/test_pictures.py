@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
 from matplotlib.image import imread
 
-from agreestop.events.container import Events
+from agreestop.events import Events
 from agreestop.report.figures import style_of
 from agreestop.report.page import FIRST, SECOND, input_picture
 from agreestop.report.pictures import POLARITIES, InputPictures
