@@ -94,7 +94,7 @@ def test_a_step_that_the_members_cannot_read_costs_its_session_alone(numbers: tu
         if mixed.push(frame=np.zeros(8)) is None:
             with pytest.raises(ag.InputError, match="got frames and events"):
                 mixed.push([1])
-        for given in ({}, {"indices": [1], "frame": np.zeros(8)}):
+        for given in ({}, {"step": [1], "frame": np.zeros(8)}):
             with pytest.raises(ag.InputError, match="one of indices, frame and log_confidence"):
                 client.open().push(**given)  # type: ignore[arg-type]
         with pytest.raises(ag.InputError, match="one of steps and frames"):

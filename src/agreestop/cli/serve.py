@@ -67,9 +67,9 @@ def serve(
     """Serve live inputs over a WebSocket, with a page at / that shows sessions, latency,
     coverage and alarms.
 
-    Without --members clients push log-confidences. The monitor is saved every second, so a
-    kill loses little of it. docs/protocol.md describes the messages;
-    `agreestop.serve.Client` speaks them.
+    Without --members clients push what the rule reads: log-confidences, open answers, numbers or
+    risks. The monitor is saved every second, so a kill loses little of it. docs/protocol.md
+    describes the messages; `agreestop.serve.Client` speaks them.
     """
     if os.environ.get(TOKEN) == "" and token is None:
         raise InputError(

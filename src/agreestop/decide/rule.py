@@ -90,6 +90,15 @@ class Terms:
         return self.largest_loss is None and not self.numbers
 
     @property
+    def reads(self) -> str:
+        """What a stream is given: "log_confidence", "answers", "numbers" or "risk"."""
+        if self.open_answers:
+            return "answers"
+        if self.numbers:
+            return "numbers"
+        return "log_confidence" if self.largest_loss is None else "risk"
+
+    @property
     def is_divided(self) -> bool:
         """Whether classes, blocks, times or checkpoints each have a promise of their own."""
         divided = self.class_conditional or self.accumulated or self.block_names is not None

@@ -16,7 +16,7 @@ with a `Schedule`, run one `LiveSession` for each input.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast, final
+from typing import Any, NamedTuple, Self, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +33,7 @@ from .live import LiveSession
 from .prefilter import can_prefilter_on_cpu, prefilter_for
 from .protocol import BatchingEngine, Engine, LiveSlots
 
-KINDS = ("events", "frames", "log-confidences")
+KINDS = ("events", "frames", "log-confidences", "what its rule reads")
 """What may be pushed to an input, one of them."""
 
 
@@ -119,6 +119,14 @@ class Steps:
             check_events(self.part(first, first + 1).indices, inputs, repeats)
 
 
+class Reading(NamedTuple):
+    """What a rule without fixed classes reads at a checkpoint; see `Session.push`."""
+
+    value: Any
+    cost: float | None = None
+    weight: float | None = None
+
+
 @final
 @dataclass(eq=False, slots=True)
 class LiveInput:
@@ -127,7 +135,7 @@ class LiveInput:
 
     ended     the checkpoint before which its end was judged
     kind      what is pushed to it, one of KINDS; empty before the first push
-    last      its last log-confidences
+    last      its last log-confidences, or what its rule read last
     separate  its own session, where it is not computed with the others
     """
 
@@ -140,7 +148,7 @@ class LiveInput:
     decision: Decision | None = None
     failed: InputError | None = None
     kind: str = ""
-    last: Floats | None = None
+    last: Floats | Reading | None = None
     separate: LiveSession | Session | None = None
 
     @property
@@ -152,20 +160,24 @@ class LiveInput:
 @dataclass(frozen=True, eq=False)
 class Push:
     """The next steps of an input as events, or as frames (m, ...); or instead its
-    log-confidences (m, K, C) at the next m checkpoints.
+    log-confidences (m, K, C) at the next m checkpoints, or what its rule reads there.
     """
 
     row: LiveInput
     steps: Steps | None = None
     log_confidence: ArrayLike | None = None
     frames: ArrayLike | None = None
+    evidence: Sequence[Reading] | None = None
+
+    @property
+    def contents(self) -> tuple[Any, ...]:
+        """What may be pushed, in the order of KINDS."""
+        return self.steps, self.frames, self.log_confidence, self.evidence
 
     @property
     def content(self) -> Any:
         """What is pushed."""
-        return next(
-            given for given in (self.steps, self.frames, self.log_confidence) if given is not None
-        )
+        return next(given for given in self.contents if given is not None)
 
     def __len__(self) -> int:
         return len(self.content)
@@ -194,8 +206,9 @@ class LiveBatch:
         if engine is not None:
             check_rule(calibrated, engine, options)
             self._times = checkpoint_steps(calibrated, engine, None)
-        if isinstance(calibrated.checkpoints, Schedule):
-            return
+        alone = engine is None and calibrated.rule.terms.reads != "log_confidence"
+        if alone or isinstance(calibrated.checkpoints, Schedule):
+            return  # each input has a session of its own
         start = calibrated.start(slots, 0, calibrated.find_groups(None, slots))
         # arrays of its own, which are overwritten from now on
         self._state = start.rows(np.arange(slots))
@@ -284,6 +297,11 @@ class LiveBatch:
         """
         if row.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
+        if self._calibrated.rule.terms.open_answers:
+            raise InputError(
+                "open answers have no early end, since an answer that was not given cannot be "
+                "counted: push until there is a decision, or close."
+            )
         if row.separate is not None:
             judged = 0
             while row.decision is None and (most is None or judged < most):
@@ -293,7 +311,7 @@ class LiveBatch:
                         row.separate.judge_next()
                     row.decision = row.separate.decision
                 else:
-                    row.decision = row.separate.push(cast(Floats, row.last))
+                    row.decision = row.separate.push(cast(Reading, row.last).value)
         elif row.decision is None:
             last = len(self._calibrated.checkpoints)
             first = (
@@ -303,7 +321,8 @@ class LiveBatch:
             )
             first = max(first, row.ended)
             left = np.arange(first, last if most is None else min(last, first + most))
-            evidence = row.last if row.scored else cast(LiveSlots, self._slots).evidence(row.slot)
+            scored = cast(Floats, row.last)
+            evidence = scored if row.scored else cast(LiveSlots, self._slots).evidence(row.slot)
             repeated = np.broadcast_to(cast(Any, evidence), (len(left), *cast(Any, evidence).shape))
             self._judge(np.full(len(left), row.slot), left, repeated, row.scored, [row] * len(left))
             row.ended = first + len(left)
@@ -314,29 +333,27 @@ class LiveBatch:
 
     def _check(self, one: Push) -> bool:
         """Refuse a wrong push. Whether it can be computed together with others."""
-        row, given = (
-            one.row,
-            [
-                kind
-                for kind, content in zip(
-                    KINDS, (one.steps, one.frames, one.log_confidence), strict=True
-                )
-                if content is not None
-            ],
-        )
+        row, contents = one.row, zip(KINDS, one.contents, strict=True)
+        given = [kind for kind, content in contents if content is not None]
         if len(given) != 1:
             raise InputError(
-                "a push needs one of steps, frames and log_confidence: give one of them."
+                "a push needs one of steps, frames and log_confidence, or evidence: give one."
             )
         if row.kind not in ("", *given):
             raise InputError(
                 f"this input got {row.kind} and {given[0]}: open one session for each."
             )
         row.kind = given[0]
-        if self._engine is None and not row.scored:
+        reads = self._calibrated.rule.terms.reads
+        if self._engine is None and row.kind in KINDS[:2]:
+            needed = "log-confidences" if reads == "log_confidence" else reads
             raise InputError(
-                f"there are no members here that could read {row.kind}: push log-confidences."
+                f"there are no members here that could read {row.kind}: push {needed}."
             )
+        if row.kind in KINDS[2:] and row.scored != (reads == "log_confidence"):
+            raise InputError(f"the rule reads {reads}, and this is something else: push {reads}.")
+        if row.kind == KINDS[3]:
+            return False
         if row.scored:
             calibrated = self._calibrated
             array = as_log_confidence(cast(ArrayLike, one.log_confidence), "(m, K, C)")
@@ -348,7 +365,7 @@ class LiveBatch:
     def _push_separately(self, one: Push) -> Decision | None:
         """Run a push through a session of its own."""
         row, calibrated = one.row, self._calibrated
-        if row.separate is None and row.scored:
+        if row.separate is None and row.kind in KINDS[2:]:
             row.separate = Session(calibrated, row.number, row.group, fresh=row.fresh)
         elif row.separate is None:
             about = calibrated, row.number, row.group, row.fresh, self._options
@@ -365,8 +382,9 @@ class LiveBatch:
                     else row.separate.push(frame=step)
                 )
             else:
-                row.last = np.asarray(step)
-                row.decision = row.separate.push(row.last)
+                read = step if isinstance(step, Reading) else Reading(step)
+                row.last, (value, cost, weight) = read, read
+                row.decision = row.separate.push(value, cost=cost, weight=weight)
             row.time += 1
             if row.decision is not None:
                 break

@@ -40,27 +40,34 @@ class AsyncSession(SharedSession):
     """
 
     def __init__(self, client: "AsyncClient", session: int) -> None:
-        super().__init__(session)
+        super().__init__(session, client.about)
         self._client = client
         # for each message without an answer, who waits for it; in their order
         self._due: deque[asyncio.Future[None]] = deque()
 
     async def push(
         self,
-        indices: ArrayLike | None = None,
+        step: Any = None,
         *,
         frame: ArrayLike | None = None,
         log_confidence: ArrayLike | None = None,
+        cost: float | None = None,
+        weight: float | None = None,
     ) -> Decision | None:
         """Send the next step, and return the decision if the rule stops here, else None."""
-        await self._ask(self._step_message(indices, frame, log_confidence))
+        await self._ask(self._step_message(step, frame, log_confidence, cost, weight))
         return self.decision
 
     async def push_steps(
-        self, steps: Sequence[ArrayLike] | None = None, *, frames: ArrayLike | None = None
+        self,
+        steps: Sequence[Any] | None = None,
+        *,
+        frames: ArrayLike | None = None,
+        cost: Sequence[float] | None = None,
+        weight: Sequence[float] | None = None,
     ) -> Decision | None:
         """Send several steps in one message; steps after the decision are ignored."""
-        await self._ask(self._steps_message(steps, frames))
+        await self._ask(self._steps_message(steps, frames, cost, weight))
         return self.decision
 
     async def end(self) -> Decision:
@@ -75,7 +82,7 @@ class AsyncSession(SharedSession):
         if self.decision is None and not self._closed:
             await self._ask(write(type="close", session=self._id), may_close=True)
 
-    async def label(self, label: int | None) -> tuple[str, ...]:
+    async def label(self, label: int | float | str | None) -> tuple[str, ...]:
         """Give the label of the decision. Returns the alarms of the drift monitor so
         far, in words.
         """

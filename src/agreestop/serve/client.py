@@ -20,7 +20,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError, is_integer, needs
+from agreestop.common import InputError, needs
 from agreestop.common.errors import quoted
 from agreestop.decide.calibrated import refuse_more
 from agreestop.decide.decisions import Decision
@@ -29,10 +29,13 @@ from .protocol import (
     PATH,
     PROTOCOL,
     SUBPROTOCOL,
+    is_label,
+    needed_label,
     no_constant,
     read_decision,
     read_group,
     write,
+    write_evidence,
     write_frames,
     write_push,
 )
@@ -68,8 +71,8 @@ class SharedSession:
     of the server.
     """
 
-    def __init__(self, session: int) -> None:
-        self._id, self._step = session, 1
+    def __init__(self, session: int, about: dict[str, Any]) -> None:
+        self._id, self._step, self._about = session, 1, about
         self.number = -1
         """The number of the input, which matters to members that are drawn for every input."""
         self.decision: Decision | None = None
@@ -93,18 +96,25 @@ class SharedSession:
         return write(type="open", session=self._id, group=read_group(plain, self._id))
 
     def _step_message(
-        self, indices: ArrayLike | None, frame: ArrayLike | None, log_confidence: ArrayLike | None
+        self,
+        step: Any,
+        frame: ArrayLike | None,
+        log_confidence: ArrayLike | None,
+        cost: float | None,
+        weight: float | None,
     ) -> str | bytes:
         """A push of one step, or of log-confidences."""
-        if sum(given is not None for given in (indices, frame, log_confidence)) != 1:
+        if sum(given is not None for given in (step, frame, log_confidence)) != 1:
             raise InputError(
                 "one of indices, frame and log_confidence is needed: push(indices), push([]) for a "
                 "pause."
             )
         if log_confidence is None:
             return self._steps_message(
-                None if indices is None else [indices],
+                None if step is None else [step],
                 None if frame is None else np.asarray(frame)[None],
+                None if cost is None else [cost],
+                None if weight is None else [weight],
             )
         self._check_open()
         needed = "finite numbers (K, C), or several of them (m, K, C), are needed"
@@ -117,7 +127,13 @@ class SharedSession:
         first, self._step = self._step, self._step + (len(array) if array.ndim == 3 else 1)
         return write(type="push", session=self._id, step=first, log_confidence=array.tolist())
 
-    def _steps_message(self, steps: Sequence[ArrayLike] | None, frames: ArrayLike | None) -> bytes:
+    def _steps_message(
+        self,
+        steps: Sequence[Any] | None,
+        frames: ArrayLike | None,
+        cost: Sequence[float] | None = None,
+        weight: Sequence[float] | None = None,
+    ) -> str | bytes:
         """A push of several steps."""
         self._check_open()
         if (steps is None) == (frames is None):
@@ -130,8 +146,14 @@ class SharedSession:
             raise InputError(
                 f"the steps are a {type(given).__name__}: give a list with an entry for each step."
             )
-        first = self._step
-        if steps is None:
+        first, reads = self._step, self._about.get("reads")
+        amounts = {"cost": cost, "weight": weight}
+        if reads != "answers" and any(given is not None for given in amounts.values()):
+            raise InputError("cost and weight belong to open answers: leave them out.")
+        message: str | bytes
+        if steps is not None and reads in ("answers", "numbers", "risk"):
+            message = write_evidence(self._id, first, steps, reads, amounts)
+        elif steps is None:
             message = write_frames(self._id, first, frames)  # type: ignore[arg-type]
         else:
             message = write_push(self._id, first, steps)
@@ -143,17 +165,15 @@ class SharedSession:
         if self._closed:
             raise InputError(self._closed)
 
-    def _label_message(self, label: int | None) -> str:
+    def _label_message(self, label: int | float | str | None) -> str:
         if not self._key:
             raise InputError(
                 "there is no decision yet: push until there is one, then give its label."
             )
-        if label is not None and (not is_integer(label) or label < 0):
-            raise InputError(
-                f"label is {label!r}: give a class index, a whole number from 0, or None if it "
-                "will never be known."
-            )
-        return write(type="label", decision=self._key, label=None if label is None else int(label))
+        kind = self._about.get("label", "class")
+        if label is not None and not is_label(label, kind):
+            raise InputError(f"label is {label!r:.80}: {needed_label(kind, 'None')}.")
+        return write(type="label", decision=self._key, label=label)
 
     def _take(self, answer: dict[str, Any]) -> None:
         """Take an answer of the server to this session."""
@@ -196,7 +216,10 @@ def read_answer(text: str | bytes) -> dict[str, Any]:
             (answer.get("alarms"), str),
         )
         known &= all(type(one) is kind for values, kind in lists for one in values or ())
-        known &= answer.get("names") is None or len(answer["names"]) == len(answer["classes"])
+        if (names := answer.get("names")) is not None:  # one name, where it is a node of a tree
+            known &= len(names) in (1, len(answer["classes"]))
+        if answer["type"] == "decision":
+            read_decision(answer)
         known &= type(answer.get("decision", "")) is str
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         known = False
@@ -255,33 +278,42 @@ class ClientSession(SharedSession):
     """One input at the server, of a `Client`."""
 
     def __init__(self, client: "Client", session: int) -> None:
-        super().__init__(session)
+        super().__init__(session, client.about)
         self._client = client
         self._due = 0  # messages without an answer; more than one after a push that was interrupted
 
     def push(
         self,
-        indices: ArrayLike | None = None,
+        step: Any = None,
         *,
         frame: ArrayLike | None = None,
         log_confidence: ArrayLike | None = None,
+        cost: float | None = None,
+        weight: float | None = None,
     ) -> Decision | None:
         """Send the next step, and return the decision if the rule stops here, else None.
 
-        indices: flat indices of the active inputs, [] for a pause. frame: instead, one dense step
-        of booleans or numbers. log_confidence: instead, (K, C) at the next checkpoint, or (m, K, C)
-        at the next m. A session gets one of the three.
+        step: flat indices of the active inputs, [] for a pause. Without members, what the rule
+        reads at its next checkpoint (`Client.about["reads"]`): an answer, with its cost and weight
+        where calibration had them; a pair (centre, scale) or (lower, upper); or a risk. frame:
+        instead, one dense step of booleans or numbers. log_confidence: instead, (K, C) at the next
+        checkpoint, or (m, K, C) at the next m. A session gets one of the three.
         """
-        self._client._ask(self, self._step_message(indices, frame, log_confidence))
+        self._client._ask(self, self._step_message(step, frame, log_confidence, cost, weight))
         return self.decision
 
     def push_steps(
-        self, steps: Sequence[ArrayLike] | None = None, *, frames: ArrayLike | None = None
+        self,
+        steps: Sequence[Any] | None = None,
+        *,
+        frames: ArrayLike | None = None,
+        cost: Sequence[float] | None = None,
+        weight: Sequence[float] | None = None,
     ) -> Decision | None:
-        """Send several steps in one message, each a list of flat indices, or frames (m, ...);
-        steps after the decision are ignored.
+        """Send several steps in one message, each as for `push`, or frames (m, ...); steps after
+        the decision are ignored. cost, weight: of open answers, one number for each.
         """
-        self._client._ask(self, self._steps_message(steps, frames))
+        self._client._ask(self, self._steps_message(steps, frames, cost, weight))
         return self.decision
 
     def end(self) -> Decision:
@@ -298,10 +330,11 @@ class ClientSession(SharedSession):
         if self.decision is None and not self._closed:
             self._client._ask(self, write(type="close", session=self._id), may_close=True)
 
-    def label(self, label: int | None) -> tuple[str, ...]:
+    def label(self, label: int | float | str | None) -> tuple[str, ...]:
         """Give the label of the decision, None if it will never be known.
 
-        Returns the alarms of the drift monitor so far, in words.
+        A class index; for open answers the right answer, for numbers the true number. Returns the
+        alarms of the drift monitor so far, in words.
         """
         return self._client._label(self, label)
 
@@ -351,7 +384,7 @@ class Client:
     ) -> None:
         self.close()
 
-    def _label(self, session: ClientSession, label: int | None) -> tuple[str, ...]:
+    def _label(self, session: ClientSession, label: int | float | str | None) -> tuple[str, ...]:
         message, key = session._label_message(label), session._key
         self._labels_due[key] = self._labels_due.get(key, 0) + 1
         self._send(message)

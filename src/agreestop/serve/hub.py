@@ -37,6 +37,7 @@ from agreestop.engines.protocol import Engine
 from .limits import Limits
 from .metrics import Metrics
 from .protocol import (
+    LABELS,
     BadMessage,
     Bounds,
     Close,
@@ -63,7 +64,7 @@ OPEN_UNITS = 8  # steps that cost about as much as the beginning of a session
 SLOW_TO_READ, RESTS = 0.001, 25
 LONGEST_REST = 5.0  # seconds
 TURN_SECONDS = 0.0002  # of reading the messages of one client before it is the turn of the others
-LABELS = 8  # labels of one client that the monitor may hold at once
+MOST_LABELS = 8  # labels of one client that the monitor may hold at once
 RESTART_SECONDS = 0.1  # before a task that failed begins again
 UNSENT = 1000  # answers that a client has not read; then no more is read from it
 OBSERVING = 64  # batches of decisions that the monitor may lag behind
@@ -73,7 +74,7 @@ Value = TypeVar("Value")
 
 @final
 class Hub:
-    """All sessions under one rule. `engine` None: clients push log-confidences alone."""
+    """All sessions under one rule. `engine` None: clients push what the rule itself reads."""
 
     def __init__(
         self,
@@ -171,9 +172,12 @@ class Hub:
         """A new client, which is told what is served here."""
         connection, calibrated = Connection(self.limits, abort), self.calibrated
         self.connections.add(connection)
+        terms = calibrated.rule.terms
         about: dict[str, Any] = {
+            "reads": terms.reads if self.input_shape is None else "events",
+            "label": LABELS[terms.reads],
             "members": calibrated.members,
-            "classes": calibrated.classes,
+            "classes": calibrated.classes if terms.reads == "log_confidence" else None,
             "class_names": calibrated.class_names,
         }
         limits = {
@@ -220,7 +224,7 @@ class Hub:
                 await asyncio.sleep(min(left, 0.1))
             connection.turn = perf_counter()
         while not connection.ended and (
-            self._has_no_room(connection) or connection.labels >= LABELS
+            self._has_no_room(connection) or connection.labels >= MOST_LABELS
         ):
             await self._ticked.wait()
         while not connection.ended and connection.outbox.qsize() >= UNSENT:

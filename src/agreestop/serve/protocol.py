@@ -27,10 +27,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError
+from agreestop.common import InputError, is_integer, is_number
+from agreestop.common.errors import quoted
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
-from agreestop.engines.live_batch import LiveInput, Push, Steps
+from agreestop.engines.live_batch import LiveInput, Push, Reading, Steps
 
 PROTOCOL = 1
 SUBPROTOCOL = "agreestop.v1"
@@ -41,10 +42,15 @@ FRAME = LARGEST  # instead of a number of events: the steps are frames
 LONGEST_KEY = 64
 LONGEST_GROUP = 10_000  # characters, or booleans
 DEEPEST = 16  # lists within lists
+LONGEST_ANSWER = 1000  # characters
 SPARE_LISTS = 10_000  # beyond those that a push can need; a message with more is not parsed
+# what labels are, by what a rule reads
+LABELS = {"log_confidence": "class", "answers": "string", "numbers": "number", "risk": None}
+# what travels of the answer at each depth of a tree
+OF_A_DEPTH = ("time", "index", "classes", "names", "members", "answered")
 EVENTS_A_UNIT = 16  # events that cost about as much to compute as a step
 # what a push may hold, one of them
-CONTENTS = ("events", "steps", "frame", "frames", "log_confidence")
+CONTENTS = ("events", "steps", "frame", "frames", "log_confidence", "evidence")
 
 
 class BadMessage(InputError):
@@ -61,12 +67,13 @@ class BadMessage(InputError):
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What one message may hold, known before it is parsed: steps, checkpoints with
-    log-confidences, and JSON lists.
+    evidence, and JSON lists. label: what labels are.
     """
 
     steps: int = LARGEST
     checkpoints: int = LARGEST
     lists: int = SPARE_LISTS
+    label: str | None = "class"
 
     @classmethod
     def of(cls, calibrated: CalibratedRule, shape: Sequence[int] | None) -> Self:
@@ -74,9 +81,8 @@ class Bounds:
         steps, checkpoints = int(calibrated.checkpoints[-1]), len(calibrated.checkpoints)
         of_a_frame = sum(math.prod((shape or ())[:depth]) for depth in range(len(shape or ()) + 1))
         of_a_checkpoint = 1 + (calibrated.members or 1)
-        return cls(
-            steps, checkpoints, SPARE_LISTS + max(steps * of_a_frame, checkpoints * of_a_checkpoint)
-        )
+        lists = SPARE_LISTS + max(steps * of_a_frame, checkpoints * of_a_checkpoint)
+        return cls(steps, checkpoints, lists, LABELS[calibrated.rule.terms.reads])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -90,7 +96,7 @@ class Open:
 @dataclass(frozen=True, eq=False, slots=True)
 class PushSteps:
     """The next steps of a session, as events or as frames (m, ...), or its log-confidences
-    (m, K, C) at the next m checkpoints.
+    (m, K, C) at the next m checkpoints, or what its rule reads there.
 
     `step` is the number of the first.
     """
@@ -100,19 +106,20 @@ class PushSteps:
     steps: Steps | None = None
     log_confidence: NDArray[Any] | None = None
     frames: NDArray[Any] | None = None
+    evidence: Sequence[Reading] | None = None
+
+    @property
+    def content(self) -> Any:
+        """What is pushed."""
+        contents = self.steps, self.frames, self.log_confidence, self.evidence
+        return next(given for given in contents if given is not None)
 
     def __len__(self) -> int:
-        return len(
-            next(
-                given
-                for given in (self.steps, self.frames, self.log_confidence)
-                if given is not None
-            )
-        )
+        return len(self.content)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays."""
+        """Bytes of its arrays; what a rule reads is about as large as its message."""
         arrays = (
             (self.frames, self.log_confidence)
             if self.steps is None
@@ -132,7 +139,7 @@ class PushSteps:
 
     def push(self, row: LiveInput) -> Push:
         """The same for the batch of live inputs."""
-        return Push(row, self.steps, self.log_confidence, self.frames)
+        return Push(row, self.steps, self.log_confidence, self.frames, self.evidence)
 
     def cut(self, units: int) -> tuple[Self, Self | None]:
         """The first steps that are about so many units of work, one step at least; and the rest,
@@ -145,16 +152,11 @@ class PushSteps:
             count = max(1, int(np.searchsorted(costs, units, side="right")))
         if count >= len(self):
             return self, None
-        if self.frames is not None:
-            return replace(self, frames=self.frames[:count]), replace(
-                self, frames=self.frames[count:]
-            )
-        if self.log_confidence is not None:
-            values = self.log_confidence
-            return replace(self, log_confidence=values[:count]), replace(
-                self, log_confidence=values[count:]
-            )
-        assert self.steps is not None
+        if self.steps is None:
+            names = "frames", "log_confidence", "evidence"
+            name = next(name for name in names if getattr(self, name) is not None)
+            parts = self.content[:count], self.content[count:]
+            return replace(self, **{name: parts[0]}), replace(self, **{name: parts[1]})
         counts, indices = self.steps.counts, self.steps.indices
         events = int(counts[:count].sum())
         head = Steps(counts[:count], indices[:events])
@@ -178,10 +180,13 @@ class Close:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Label:
-    """The label of a decision, which is named by its key; None if it will never be known."""
+    """The label of a decision, which is named by its key; None if it will never be known.
+
+    A class index, or for other rules a string or a number.
+    """
 
     key: str
-    label: int | None
+    label: int | float | str | None
 
 
 Message = Open | PushSteps | End | Close | Label
@@ -201,7 +206,7 @@ def read_message(data: str | bytes, bounds: Bounds | None = None) -> Message:
         raise BadMessage("the message is no JSON object: send one with a 'type', or a binary push.")
     kind = content.get("type")
     if kind == "label":
-        return _read_label(content)
+        return _read_label(content, bounds.label)
     session = content.get("session")
     if type(session) is not int or not 0 <= session <= LARGEST:
         raise BadMessage(
@@ -247,16 +252,33 @@ def no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _read_label(content: dict[str, Any]) -> Label:
+def _read_label(content: dict[str, Any], kind: str | None) -> Label:
     key, label = content.get("decision"), content.get("label")
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
         raise BadMessage("decision is missing: give the key that came with the decision.")
-    if label is not None and (type(label) is not int or not 0 <= label <= LARGEST):
-        raise BadMessage(
-            "label is no class index: give a whole number from 0, or null if it will never be "
-            "known."
-        )
+    if label is not None and not is_label(label, kind):
+        raise BadMessage(f"label is {quoted(label)}: {needed_label(kind, 'null')}.")
     return Label(key, label)
+
+
+def is_label(label: object, kind: str | None) -> bool:
+    """Whether this can be a label where labels are of that kind, one of LABELS."""
+    if kind == "string":
+        return isinstance(label, str) and 0 < len(label) <= LONGEST_ANSWER
+    if kind == "number":
+        return is_number(label)
+    return kind is not None and is_integer(label) and 0 <= label <= LARGEST
+
+
+def needed_label(kind: str | None, unknown: str) -> str:
+    """What a label must be. unknown: what to give where it will never be known."""
+    needed = {
+        "class": "give a class index, a whole number from 0",
+        "string": f"give the right answer, a string of at most {LONGEST_ANSWER} characters",
+        "number": "give the true number, a finite one",
+        None: "the rule has losses in place of labels, so give none",
+    }
+    return f"{needed[kind]}, or {unknown} if it will never be known"
 
 
 def read_group(group: Any, session: int) -> Any:
@@ -301,6 +323,9 @@ def _read_push(content: dict[str, Any], session: int, bounds: Bounds) -> PushSte
                 )
             _check_length(len(array), bounds.checkpoints)
             return PushSteps(session, step, log_confidence=array)
+        if given[0] == "evidence":
+            _check_length(len(values), bounds.checkpoints)
+            return PushSteps(session, step, evidence=_as_readings(values, content))
         several = [values] if given[0] in ("events", "frame") else values
         _check_length(len(several), bounds.steps)
         if given[0] in ("frame", "frames"):
@@ -310,8 +335,8 @@ def _read_push(content: dict[str, Any], session: int, bounds: Bounds) -> PushSte
         raise BadMessage(str(error), session) from None
     except (ValueError, OverflowError):
         raise BadMessage(
-            f"{given[0]} is no regular list of numbers: give indices, a frame, or log-confidences "
-            "(K, C).",
+            f"{given[0]} is no regular list of numbers: give indices, a frame, log-confidences "
+            "(K, C), or what the rule reads.",
             session,
         ) from None
 
@@ -321,6 +346,39 @@ def _check_length(steps: int, most: int) -> None:
         raise InputError(
             f"the message has {steps} steps, but the rule decides within {most}: send fewer."
         )
+
+
+def _as_readings(values: list[Any], content: dict[str, Any]) -> list[Reading]:
+    """What a rule reads at the next checkpoints: strings, numbers, or pairs of numbers."""
+    if not values:
+        raise InputError("evidence is empty: give what the rule reads at the next checkpoint.")
+    given = []
+    for value in values:
+        if type(value) is list:
+            value = _as_numbers(value)
+            if value.ndim > 2 or value.dtype.kind not in "fi" or not value.size:
+                raise ValueError("no list of numbers")
+        elif type(value) not in (str, int, float):
+            raise ValueError("neither a string nor a number")
+        elif type(value) is str and len(value) > LONGEST_ANSWER:
+            raise InputError(
+                f"an answer has {len(value)} characters, and {LONGEST_ANSWER} are the most: send "
+                "the answer alone, without the text around it."
+            )
+        given.append(value)
+    amounts = []
+    for name in ("cost", "weight"):
+        amount = content.get(name)
+        if amount is None:
+            amount = [None] * len(given)
+        elif type(amount) is not list or not set(map(type, amount)) <= {int, float}:
+            raise InputError(f"{name} is no list of numbers: give one for each sample.")
+        elif len(amount) != len(given):
+            raise InputError(
+                f"{name} has {len(amount)} numbers for {len(given)} samples: give one for each."
+            )
+        amounts.append(amount)
+    return list(map(Reading, given, *amounts))
 
 
 def _as_steps(steps: list[Any]) -> Steps:
@@ -442,6 +500,30 @@ def write_frames(session: int, step: int, frames: ArrayLike) -> bytes:
     )
 
 
+def write_evidence(
+    session: int, step: int, values: Sequence[Any], reads: str, amounts: dict[str, Any]
+) -> str:
+    """A push of what a rule without fixed classes reads at the next checkpoints.
+
+    amounts: the cost and the weight of each answer, or None.
+    """
+    sent: list[Any] = []
+    for value in values:
+        if reads == "answers":
+            if not isinstance(value, str):
+                raise InputError(f"an answer is {quoted(value)}: push a string, such as '18'.")
+            sent.append(value)
+            continue
+        array = np.asarray(value)
+        right = array.ndim in ((0,) if reads == "risk" else (1, 2))
+        if not right or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+            needed = "a number" if reads == "risk" else "a pair of numbers, or (K, 2) of K members,"
+            raise InputError(f"{quoted(value)} is pushed: {needed} is needed, and finite.")
+        sent.append(array.tolist())
+    given = {name: list(some) for name, some in amounts.items() if some is not None}
+    return write(type="push", session=session, step=step, evidence=sent, **given)
+
+
 def write(**content: Any) -> str:
     """A JSON message, in ASCII, so that half a character of a client cannot make it one that
     cannot be sent; numbers may be numpy's.
@@ -453,7 +535,8 @@ def write(**content: Any) -> str:
 
 def write_decision(session: int, key: str, decision: Decision, promise: str) -> str:
     """The message that brings a decision."""
-    risk = decision.first_risk
+    risk, interval = decision.first_risk, (decision.lower, decision.upper)
+    depths = [{name: getattr(one, name) for name in OF_A_DEPTH} for one in decision.by_depth]
     return write(
         type="decision",
         session=session,
@@ -462,18 +545,34 @@ def write_decision(session: int, key: str, decision: Decision, promise: str) -> 
         index=decision.index,
         classes=decision.classes,
         names=decision.names,
-        first_risk=None if risk is None or not math.isfinite(risk) else risk,
+        first_risk=_finite(risk),
         members=decision.members,
         block=decision.block,
         number=decision.number,
         answered=decision.answered,
+        cost=decision.cost,
+        interval=None if decision.lower is None else [_finite(end) for end in interval],
+        by_depth=depths,
         promise=promise,
     )
 
 
+def _finite(number: float | None) -> float | None:
+    """A number that JSON can hold: None in place of an infinite one."""
+    return number if number is not None and math.isfinite(number) else None
+
+
 def read_decision(content: dict[str, Any]) -> Decision:
     """The decision in a message."""
-    names = content["names"]
+    names, interval = content["names"], content.get("interval")
+    lower, upper = interval or (None, None)
+    if interval is not None:  # an infinite end travels as null
+        lower = -math.inf if lower is None else lower
+        upper = math.inf if upper is None else upper
+    depths = [
+        Decision(**{name: _as_tuple(one[name]) for name in OF_A_DEPTH})
+        for one in content.get("by_depth", ())
+    ]
     return Decision(
         content["time"],
         content["index"],
@@ -484,4 +583,13 @@ def read_decision(content: dict[str, Any]) -> Decision:
         content["block"],
         number=content.get("number"),
         answered=content.get("answered", True),
+        cost=content.get("cost"),
+        lower=lower,
+        upper=upper,
+        by_depth=tuple(depths),
     )
+
+
+def _as_tuple(value: Any) -> Any:
+    """Lists of JSON as tuples."""
+    return tuple(value) if isinstance(value, list) else value

@@ -68,7 +68,7 @@ class _Uvicorn(uvicorn.Server):
 @final
 class Server:
     """Serves a calibrated rule, and the ensemble whose members read the inputs; without one,
-    clients push log-confidences.
+    clients push what the rule reads: log-confidences, open answers, numbers or risks.
 
     ensemble: an `Ensemble`, or what an adapter returned, such as `agreestop.adapters.from_nir`.
     Decisions are those of `ensemble.live(rule)`. It binds to `host`, this machine alone unless

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import final
+from typing import Any, final
 
 from agreestop.common import InputError, file_lock
 from agreestop.decide.calibrated import CalibratedRule
@@ -48,8 +48,8 @@ class Watch:
             self.monitor = (
                 DriftMonitor(calibrated) if path is None else DriftMonitor.resume(path, calibrated)
             )
-            # the classes of the decisions since the start that wait for their labels
-            self._answers: dict[str, tuple[int, ...]] = {}
+            # the decisions since the start that wait for their labels
+            self._answers: dict[str, Decision] = {}
             # How many inputs there were at some times; those of an earlier run are due after
             # restart_seconds.
             early = limits.label_seconds - min(limits.label_seconds, limits.restart_seconds)
@@ -74,7 +74,7 @@ class Watch:
         """
         for key, decision in decided:
             self.monitor.observe(decision, key)
-            self._answers[key] = decision.classes
+            self._answers[key] = decision
         for number, risk in skipped:
             self.monitor.skip(number, risk)
         while len(self._answers) > self._limits.labels_waiting:
@@ -84,25 +84,29 @@ class Watch:
         if self.monitor.observed - self._given_up > 2 * self._limits.labels_waiting:
             self._give_up(self.monitor.observed - self._limits.labels_waiting)
 
-    def label(self, key: str, label: int | None) -> tuple[str, ...]:
+    def label(self, key: str, label: Any) -> tuple[str, ...]:
         """Take the label of a decision. Returns the alarms so far, in words."""
-        classes = self.monitor.calibrated.classes
-        if label is not None and label >= classes:
+        calibrated = self.monitor.calibrated
+        terms, classes = calibrated.rule.terms, calibrated.classes
+        decision = self._answers.get(key)
+        if label is not None and terms.reads == "log_confidence" and label >= classes:
             raise InputError(
                 f"label is {label}: give a class index from 0 to {classes - 1}, or null if it will "
                 "never be known."
             )
         watched = label is None or self.monitor.level is not None
-        if watched:
-            self.monitor.update(key, label)
-        elif key not in self._answers:
+        # a string is compared with the answers, which are not kept over a restart
+        if decision is None and label is not None and (terms.open_answers or not watched):
             raise InputError(
                 f"no decision with the key {key!r} waits for a label: give each label once, and in "
                 "time."
             )
-        answer = self._answers.pop(key, None)
-        if answer is not None and label is not None:
-            self.labels, self.hits = self.labels + 1, self.hits + (label in answer)
+        if watched:
+            by_text = decision is not None and terms.open_answers
+            self.monitor.update(decision if by_text and decision else key, label)
+        self._answers.pop(key, None)
+        if decision is not None and label is not None:
+            self.labels, self.hits = self.labels + 1, self.hits + _is_hit(decision, label)
         self._changed = True
         return tuple(map(str, self.monitor.alarms))
 
@@ -135,3 +139,12 @@ class Watch:
             self.monitor.give_up(before)
             self._changed = True
         self._given_up = max(self._given_up, before)
+
+
+def _is_hit(decision: Decision, label: Any) -> bool:
+    """Whether a label does not show that a decision is wrong."""
+    if isinstance(label, str):
+        return not decision.answered or label in (decision.names or ())
+    if decision.lower is not None and decision.upper is not None:
+        return bool(decision.lower <= label <= decision.upper)
+    return not decision.answered or label in decision.classes
