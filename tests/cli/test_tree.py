@@ -45,3 +45,11 @@ def test_each_depth_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.
         assert refused.code == 2 and match in " ".join(refused.err.split())
     alone = call(monkeypatch, capsys, "calibrate", tmp_path / "calibration.npz", "--depth", "1", "-o", rule)
     assert alone.code == 2 and "--tree" in alone.err
+
+
+def test_an_empty_line_of_people_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    scores, people = tmp_path / "scores.npz", tmp_path / "people.txt"
+    ag.save_scores(scores, make(20))
+    people.write_text("p1\n\n" * 10)
+    answer = call(monkeypatch, capsys, "calibrate", scores, "-o", tmp_path / "rule", "--people", people)
+    assert answer.code != 0 and "line 2 is empty" in answer.err

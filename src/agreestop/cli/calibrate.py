@@ -369,6 +369,8 @@ def calibrate(
         if schedule is None
         else parse_schedule(schedule)
     )
+    if checkpoints is None and data.unread:
+        say(data.unread)
     opened = (
         _gate(tuning, blocks, target, max_set_size, pooling, times, len(data)) if gate else None
     )
@@ -464,6 +466,8 @@ def read_lines(path: Path, n: int) -> list[str]:
         ) from None
     lines = [line.strip() for line in (lines[:-1] if lines[-1] == "" else lines)]
     check_texts(lines, str(path))
+    if "" in lines:
+        raise InputError(f"{path}, line {lines.index('') + 1} is empty: give a text on each line.")
     if len(lines) != n:
         raise InputError(f"{path} has {len(lines)} lines for {n} inputs: give one line for each.")
     return lines

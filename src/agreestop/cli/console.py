@@ -36,6 +36,7 @@ PYTHON_WORDS = (
         r"a target, or target=None with loss, a cost matrix, and max_loss,",
         "--target, or --loss, a cost matrix, and --max-loss,",
     ),
+    (r"labels=(['\"])final\1", "--labels final"),
     (r"'each', or None for all at once", "each, or all for all at once"),
     (r"without gate, loss and class_conditional", "without --gate, --loss and --class-conditional"),
     (r"pooling=MergeConfidence\(r=\S+\)", "--pooling confidence:R"),

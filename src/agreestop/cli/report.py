@@ -8,7 +8,8 @@ import typer
 from rich.table import Table
 
 from agreestop.common import InputError, check_writable
-from agreestop.decide.answers import Answers, holds_answers
+from agreestop.decide.answers import Answers
+from agreestop.decide.scores import holds_answers
 from agreestop.decide.spotting import load_recordings
 from agreestop.decide.stop_rule import load_risks
 

@@ -46,7 +46,7 @@ from agreestop.common.levels import (
 )
 
 from .answer_kinds import BestClasses, NodeOfTree, Tree
-from .answers import Answers, Transcript, VoteRisk, holds_answers
+from .answers import Answers, Transcript, VoteRisk
 from .calibration import Uncalibrated
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy
 from .confidence import MergeConfidence, RiskNumbers, as_pooling, pooling_of
@@ -63,7 +63,7 @@ from .rule import (
     fixed,
     validate,
 )
-from .scores import Scores
+from .scores import Scores, holds_answers
 from .thresholds import (
     OF_A_DEPTH,
     EachDepth,
@@ -304,6 +304,11 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if labels is not None or times is not None:
             name = "times" if labels is None else "labels"
             raise InputError(f"{name} are given together with answers: leave them out.")
+        if self.tree is not None:
+            raise InputError(
+                "a tree groups classes that all inputs share, and open answers are different in "
+                "each: leave the tree out."
+            )
         if not (self.risk.reads_answers or self.risk.is_default):
             raise InputError(
                 f"risk is a {type(self.risk).__name__}, which reads scores: give VoteRisk() or "
@@ -493,7 +498,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         known = answer, reduced, examples, rounding, allowed, self.class_conditional, gate
         policy = fit_thresholds(*known)
         if self.risk.reads_answers and not (answer.final or answer.abstains):
-            refuse_never(policy)
+            never = np.count_nonzero(examples.labels == examples.classes - 1)
+            of_all = f"the {len(examples)} questions was never sampled"
+            refuse_never(policy, f": the right answer of {never} of {of_all}" if never else "")
         lines = None if self.give_up is None else self.give_up.ceilings
         return replace(policy, width=width, seed=self.seed, ceilings=lines)
 

@@ -482,6 +482,8 @@ class Tree(KeptInFiles):
 
     def __post_init__(self) -> None:
         given = self.branches
+        if not isinstance(given, (Mapping, tuple)):
+            raise InputError(f"branches is {quoted(given)}: give groups of classes, {EXAMPLE}.")
         paths = list(_paths(given)) if isinstance(given, Mapping) else [tuple(one) for one in given]
         if len(paths) < 2:
             raise InputError(f"the tree has {len(paths)} classes: give two at least, {EXAMPLE}.")
@@ -505,8 +507,9 @@ class Tree(KeptInFiles):
         ...     ag.Tree.load(path).classes
         ('cat', 'dog', 'car')
         """
+        text = read_file(path, "check the path").decode("utf-8-sig", errors="replace")
         try:
-            content = json.loads(read_file(path).decode("utf-8-sig"))
+            content = json.loads(text)
         except ValueError:
             raise InputError(f"{path} is not JSON: give groups with lists of classes.") from None
         if not isinstance(content, Mapping):

@@ -23,8 +23,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from os import PathLike
-from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,7 +39,7 @@ from agreestop.common import (
     as_ids,
     read_file,
 )
-from agreestop.common.errors import quoted
+from agreestop.common.errors import quoted, shortened
 from agreestop.common.levels import Rounding
 
 from .checkpoints import Evidence, Index
@@ -86,6 +85,8 @@ class Answers(Inputs):
 
     engine = ensemble_digest = ""
     classes = lengths = trained = loss = None
+    readers = "AgreeStop with one answer and a risk such as VoteRisk()"
+    label_words = "the right answer to each question, or labels='final'"
     rounding = trained_chance = 0.0
 
     def __init__(
@@ -181,10 +182,14 @@ class Answers(Inputs):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __array__(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise InputError(
-            "open answers are for AgreeStop with one answer and a risk such as VoteRisk(): other "
-            "rules read Scores."
+    @property
+    def unread(self) -> str:
+        longest = max(map(len, self.samples))
+        if longest == self.times[-1]:
+            return ""
+        return (
+            f"Questions have {self.times[-1]} to {longest} samples, and the first {self.times[-1]} "
+            "of each are read: leave short questions out to read more."
         )
 
     def _knows(self, channel: int) -> bool:
@@ -255,11 +260,6 @@ class Answers(Inputs):
         shown = cut._cells[:, 0].max(axis=1).astype(np.int64) + 1
         cut.names = tuple(names[:count] for names, count in zip(self.names, shown, strict=True))
         return cut
-
-
-def holds_answers(path: str | PathLike[str]) -> bool:
-    """Whether a file is one of open answers, by its name."""
-    return Path(path).suffix.lower() in (".jsonl", ".ndjson")
 
 
 class Transcript:
@@ -593,7 +593,13 @@ def _as_samples(samples: Any, normalise: Normalise | None) -> tuple[tuple[str, .
 def _as_text(text: Any, what: str, normalise: Normalise | None) -> str:
     if not isinstance(text, str):
         raise InputError(f"{what} is {quoted(text)}: an answer must be a string, such as '18'.")
-    found = text if normalise is None else normalise(text)
+    try:
+        found = text if normalise is None else normalise(text)
+    except Exception as error:  # whatever the function of the caller raises
+        raise InputError(
+            f"{what} is {quoted(text)}, and normalise fails on it ({shortened(error)}): let it "
+            "return such an answer as it is."
+        ) from error
     if not isinstance(found, str) or not found.strip():
         given = "" if normalise is None else " after normalise"
         raise InputError(

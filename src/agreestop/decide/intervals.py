@@ -47,6 +47,7 @@ from agreestop.common import (
     read_list,
     read_npz,
 )
+from agreestop.common.errors import shortened
 from agreestop.common.levels import REACH, Rounding, Target, as_delta, as_target, least_n
 
 from .answer_kinds import Limits, StopsOnRisk
@@ -104,6 +105,7 @@ class Numbers(Inputs):
 
     classes = lengths = trained = None
     has_classes = False
+    readers = "IntervalStop"
     trained_chance = 0.0
 
     def __post_init__(self) -> None:
@@ -198,10 +200,16 @@ def load_numbers(path: str | PathLike[str]) -> Numbers:
     """Read a `.npz` file with the fields of `Numbers` as arrays."""
     how = "write one with numpy.savez(path, centre=..., scale=..., labels=...)"
     content = read_npz(path, "file of numbers", how)
+    if "centre" not in content and "lower" not in content:
+        held = shortened(sorted(content))
+        raise InputError(f"{path} holds {held} but no numbers: {how}.")
     names = ("centre", "scale", "lower", "upper", "labels", "ids")
     known: dict[str, Any] = {name: content[name] for name in names if name in content}
     times = tuple(read_list(path, content, "times")) if "times" in content else None
-    return Numbers(times=times, **known)
+    try:
+        return Numbers(times=times, **known)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,6 +68,8 @@ class Inputs(ABC):
     ids: NDArray[Any] | None
     labels: Any
     has_classes = True  # where not, losses or numbers stand for labels
+    readers = "AgreeStop or SpikeCP"  # the rules that read them
+    label_words = "one class index for each input, or scores that hold labels"
 
     @property
     @abstractmethod
@@ -81,6 +83,11 @@ class Inputs(ABC):
 
     def __len__(self) -> int:
         return len(self.cells)
+
+    @property
+    def unread(self) -> str:
+        """A sentence where rows hold more than is read; else empty."""
+        return ""
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -406,6 +413,11 @@ def as_scores(
                     f"leave {name} out, or give arrays."
                 )
         return given
+    if isinstance(given, Inputs):
+        raise InputError(
+            f"the rule reads Scores, and {type(given).__name__} are for {given.readers}: give one "
+            "of them."
+        )
     array = as_array(given, "log_confidence")
     if times is None and array.ndim == 4:
         steps = array.shape[1]
@@ -419,9 +431,7 @@ def labels_of(scores: Scores) -> Integers:
     if not scores.has_classes:
         return np.zeros(len(scores), dtype=np.int64)
     if scores.labels is None:
-        raise InputError(
-            "labels are missing: give one class index for each input, or scores that hold labels."
-        )
+        raise InputError(f"labels are missing: give {scores.label_words}.")
     return scores.labels
 
 
@@ -551,6 +561,11 @@ def load_spikes(path: str | PathLike[str]) -> Spikes:
     return Spikes(_unpack(path, content), **_known(path, content))
 
 
+def holds_answers(path: str | PathLike[str]) -> bool:
+    """Whether a file is one of open answers, by its name."""
+    return Path(path).suffix.lower() in (".jsonl", ".ndjson")
+
+
 def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None) -> Scores:
     """Read a score file, which `save_scores`, `save_spikes` or `numpy.savez` wrote.
 
@@ -569,6 +584,10 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     --------
     See `save_scores`.
     """
+    if holds_answers(path):
+        raise InputError(
+            f"{path} holds open answers, not scores: they are for AgreeStop (--rule agreestop)."
+        )
     content = _read(path)
     if "inputs" in content or "pointers" in content:
         raise InputError(

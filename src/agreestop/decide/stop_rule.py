@@ -83,6 +83,7 @@ class Risks(Inputs):
 
     engine = ensemble_digest = ""
     classes = labels = lengths = trained = None
+    readers = "StopRule"
     has_classes = False
     rounding = trained_chance = 0.0
 

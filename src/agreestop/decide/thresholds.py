@@ -494,13 +494,13 @@ class EachDepth(Policy, KeptInFiles):
         return Verdict(np.asarray((found >= 0).all(axis=1)), sets[:, -1], answered)
 
 
-def refuse_never(policy: OneThreshold) -> None:
+def refuse_never(policy: OneThreshold, reason: str = "") -> None:
     """Refuse λ = -∞ where an input that nothing stopped may be answered wrongly."""
     if (policy.values == -np.inf).any():
         raise InputError(
             "with these examples nothing may stop, and an input that nothing stops may be wrong, "
-            "so nothing can be promised: give more examples, or a lower target; some rules take "
-            'at_end="abstain", or labels "final".'
+            f"so nothing can be promised{reason}: give more examples, or a lower target; some "
+            'rules take at_end="abstain", or labels="final".'
         )
 
 
