@@ -3,8 +3,8 @@
     python -m benchmarks attacks        writes results/serve/attacks.json; takes a few minutes
 
 The server, the attacker and the honest client are three processes. The honest client pushes one step after the other; its 95th
-percentile is measured right before each attack and during it, so that both see the same machine. The memory of the server and the bytes
-of its log are read at the end of each attack.
+percentile, and the time until it is connected, are measured right before each attack and during it, so that both see the same machine.
+The memory of the server and the bytes of its log are read at the end of each attack.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ KEY = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg=="
 STEPS = 80  # of the pushes of an attacker that only works much
 CONNECTIONS = 2300
 SECONDS = 5.0
+PATIENCE = 60.0  # seconds in which an honest client must be connected
 
 
 def connect(url: str, *, small: bool = True) -> socket.socket:
@@ -206,11 +207,23 @@ def attacked(name: str, url: str) -> Iterator[None]:
         process.join()
 
 
-def push_times(url: str, steps: list[list[Integers]], seconds: float) -> list[float]:
-    """Seconds of every push of a client that pushes one step after the other."""
+def connected(url: str) -> Client:
+    """An honest client, which tries again if it is sent away."""
+    until = monotonic() + PATIENCE
+    while True:
+        try:
+            return Client(url)
+        except ag.InputError:
+            if monotonic() > until:
+                raise
+
+
+def push_times(url: str, steps: list[list[Integers]], seconds: float) -> tuple[float, list[float]]:
+    """Seconds until a client is connected, and of every push; it pushes one step after the other."""
     found: list[float] = []
-    end, row = monotonic() + seconds, 0
-    with Client(url) as client:
+    row, began = 0, perf_counter()
+    with connected(url) as client:
+        connecting, end = perf_counter() - began, monotonic() + seconds
         while monotonic() < end:
             session = client.open()
             for step in steps[row % len(steps)]:
@@ -220,7 +233,7 @@ def push_times(url: str, steps: list[list[Integers]], seconds: float) -> list[fl
                 if decision is not None:
                     break
             row += 1
-    return found
+    return connecting, found
 
 
 @contextmanager
@@ -246,15 +259,17 @@ def measure(folder: Path, steps: list[list[Integers]], seconds: float, names: li
     with logged_server(folder) as (url, process, log):
         push_times(url, steps, 1.0)
         for name in names:
-            before, size, logged = push_times(url, steps, seconds / 2), memory(process), log.stat().st_size
+            alone, before = push_times(url, steps, seconds / 2)
+            size, logged = memory(process), log.stat().st_size
             with attacked(name, url):
-                during = push_times(url, steps, seconds)
+                connecting, during = push_times(url, steps, seconds)
                 grown = memory(process) - size
             quantiles = {"alone": float(np.quantile(before, 0.95)), "attacked": float(np.quantile(during, 0.95))}
             found.append({
                 "attack": name,
                 "p95_ms": {key: 1000 * value for key, value in quantiles.items()},
                 "ratio": quantiles["attacked"] / quantiles["alone"],
+                "connect_ms": {"alone": 1000 * alone, "attacked": 1000 * connecting},
                 "slowest_ms": 1000 * max(during),
                 "pushes": len(during),
                 "grown_bytes": grown,

@@ -23,7 +23,7 @@ for _name in ("torch", "numba", "starlette", "uvicorn", "websockets"):
     pytest.importorskip(_name, reason=f"the server needs {_name}: install agreestop[serve]")
 
 import agreestop as ag
-from agreestop.serve import AsyncClient, Client, Limits, Server, door, hub, logs
+from agreestop.serve import AsyncClient, Client, Limits, Server, app, door, hub, logs
 from agreestop.serve.hub import Hub
 from agreestop.serve.protocol import BadMessage, Bounds, PushSteps, read_message, write, write_frames, write_push
 from agreestop.serve.watch import Watch
@@ -615,3 +615,22 @@ def test_files_that_are_used_up_end_neither_the_sweeper_nor_new_connections(serv
         process.terminate()
         process.wait()
         process.stdout.close()
+
+
+def test_requests_of_connections_that_are_gone_take_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a flood whose connections were dropped, an honest client does not wait for its requests."""
+    monkeypatch.setattr(app, "REQUESTS_AT_ONCE", 1)
+    monkeypatch.setattr(app, "REQUEST_INTERVAL", 0.05)
+    done: list[str] = []
+
+    async def request(turns: app.Turns, name: str, is_gone: bool) -> None:
+        await turns.wait(lambda: is_gone)
+        done.append(name)
+
+    async def check() -> None:
+        turns = app.Turns()
+        flood = [("gone", True)] * 200 + [("waits", False)] * 2 + [("honest", False)]
+        await asyncio.wait_for(asyncio.gather(*(request(turns, *one) for one in flood)), 5)
+
+    asyncio.run(check())
+    assert done[-3:] == ["waits", "waits", "honest"] and len(done) == 203

@@ -4,11 +4,12 @@ those for Prometheus.
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, final
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -130,18 +131,56 @@ def _in_turn(app: ASGIApp) -> ASGIApp:
     """The application, but many requests and handshakes at once are answered one after the
     other, so that sessions are not delayed.
     """
-    due = 0.0
+    turns = Turns()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        nonlocal due
         if scope["type"] != "lifespan":
-            now = monotonic()
-            due = max(due, now - REQUESTS_AT_ONCE * REQUEST_INTERVAL) + REQUEST_INTERVAL
-            if due > now:
-                await asyncio.sleep(due - now)
+            await turns.wait(is_gone := scope.get("is_gone", bool))
+            if scope["type"] == "http" and is_gone():
+                return
         await app(scope, receive, send)
 
     return answer
+
+
+@final
+class Turns:
+    """Lets REQUESTS_AT_ONCE requests pass, and further ones one by one, every REQUEST_INTERVAL.
+
+    A request whose connection has ended takes no turn. Connections before the handshake are few
+    (see `door`), so nobody waits long behind a flood of them.
+    """
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._waiting: deque[tuple[asyncio.Future[None], Callable[[], bool]]] = deque()
+
+    async def wait(self, is_gone: Callable[[], bool]) -> None:
+        """Wait for the turn of a request, or until its connection has ended."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting and self._left() <= 0:
+            self._due += REQUEST_INTERVAL
+            return
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((turn, is_gone))
+        if len(self._waiting) == 1:
+            loop.call_later(max(0.0, self._left()), self._next)
+        await turn
+
+    def _left(self) -> float:
+        """Seconds until the next turn."""
+        now = monotonic()
+        self._due = max(self._due, now - REQUESTS_AT_ONCE * REQUEST_INTERVAL)
+        return self._due + REQUEST_INTERVAL - now
+
+    def _next(self) -> None:
+        while self._waiting and self._left() <= 0:
+            turn, is_gone = self._waiting.popleft()
+            if not turn.done():
+                self._due += 0.0 if is_gone() else REQUEST_INTERVAL
+                turn.set_result(None)
+        if self._waiting:
+            asyncio.get_running_loop().call_later(max(0.0, self._left()), self._next)
 
 
 def _host_name(address: str) -> str | None:

@@ -133,6 +133,13 @@ class Http(H11Protocol):
         super().__init__(**settings)
         self._door, self._address = door, ""
         self._since: float | None = None  # since when a request is awaited or read
+        answer = self.app
+
+        async def answer_unless_gone(scope: Any, receive: Any, send: Any) -> None:
+            scope["is_gone"] = self.transport.is_closing
+            await answer(scope, receive, send)
+
+        self.app = answer_unless_gone
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -190,7 +197,8 @@ class WebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     async def run_asgi(self) -> None:
-        self.scope["abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        about: dict[str, Any] = {"abort": self.transport.abort}
+        self.scope.update(about | {"is_gone": self.transport.is_closing})  # type: ignore[typeddict-item]
         await super().run_asgi()
 
     async def send(self, message: Any) -> None:
