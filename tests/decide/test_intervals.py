@@ -236,7 +236,7 @@ RULE = ag.IntervalStop(0.8, max_width=3.0)
         (lambda: ag.IntervalStop(0.9, side="upper", max_width=1.0, limit=1.0), "max_width has no use"),
         (lambda: ag.IntervalStop(0.9, max_width=1.0, limit=1.0), "limit has no use"),
         (lambda: ag.IntervalStop(0.9, max_width=1.0, side="left"), "side is 'left'"),
-        (lambda: ag.IntervalStop(0.9, ag.Schedule([(1, 1), (2, 2)]), max_width=1.0), "no schedule"),
+        (lambda: ag.IntervalStop(0.9, ag.Schedule([(1, 1), (2, 2)]), max_width=1.0), "no members to join"),
         (lambda: RULE.calibrate(ag.Numbers(GOOD.centre, GOOD.scale)), "labels are missing"),
         (lambda: RULE.calibrate(GOOD, "last"), "labels belong"),
         (lambda: RULE.calibrate(ag.simulate_scores(20)), "reads Numbers"),  # type: ignore[arg-type]

@@ -279,7 +279,12 @@ def in_gap(threshold: float, numbers: Floats, rounding: Rounding, reach: float =
 
 
 def apart(numbers: Floats, rounding: Rounding) -> Booleans:
-    """Whether all different numbers (n, m) of an example lie more than 2η apart, (n,)."""
+    """Whether all different numbers (n, m) of an example lie more than 2η apart, (n,).
+
+    Equal ones stay equal in another run, unless the rounding breaks ties: then nothing is apart.
+    """
+    if rounding.breaks_ties:
+        return np.zeros(len(numbers), dtype=bool)
     ordered = np.sort(numbers, axis=1)
     with np.errstate(invalid="ignore"):
         steps = np.diff(ordered, axis=1)

@@ -63,7 +63,7 @@ from .rule import (
     fixed,
     validate,
 )
-from .scores import Scores, holds_answers
+from .scores import Scores, holds_answers, refuse_beside
 from .thresholds import (
     OF_A_DEPTH,
     EachDepth,
@@ -301,9 +301,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 kind = type(given).__name__
                 raise InputError(f"the rule reads open answers, not {kind}: give ag.Answers(...).")
             return super().read(given, labels, times)
-        if labels is not None or times is not None:
-            name = "times" if labels is None else "labels"
-            raise InputError(f"{name} are given together with answers: leave them out.")
+        refuse_beside("answers", labels=labels, times=times)
         if self.tree is not None:
             raise InputError(
                 "a tree groups classes that all inputs share, and open answers are different in "

@@ -83,11 +83,8 @@ class Answers(Inputs):
     Answers(2 questions, 3 samples, with labels)
     """
 
-    engine = ensemble_digest = ""
-    classes = lengths = trained = loss = None
     readers = "AgreeStop with one answer and a risk such as VoteRisk()"
     label_words = "the right answer to each question, or labels='final'"
-    rounding = trained_chance = 0.0
 
     def __init__(
         self,

@@ -14,7 +14,14 @@ from typing import Any, NoReturn, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import CalibrationWarning, Floats, InputError, Integers
+from agreestop.common import (
+    CalibrationWarning,
+    Floats,
+    InputError,
+    Integers,
+    Schedule,
+    as_checkpoints,
+)
 from agreestop.common.levels import Rounding, Target, as_target, least_n
 
 from .answer_kinds import Answer, BestClasses
@@ -239,6 +246,11 @@ class Uncalibrated(Rule):
 
     decide, save, stream = _refused("decide on"), _refused("save"), _refused("stream from")
 
+    def examples_needed(self, K: int = 1) -> int:
+        terms = self.terms
+        assert terms.target is not None
+        return least_n(terms.target, terms.delta)
+
     def __sklearn_clone__(self) -> Self:
         """A copy with the same settings: a rule holds nothing that calibration changes."""
         return replace(cast(Any, self))
@@ -308,6 +320,47 @@ class Uncalibrated(Rule):
         return replace(calibrated, known_people=np.unique(mark_ids(people)))
 
 
+class WithoutClasses(Uncalibrated):
+    """A rule whose inputs have losses or numbers in place of classes.
+
+    Its checkpoints are those of the calibration data if none are given.
+    """
+
+    max_set_size = 1
+
+    def check_checkpoints(self) -> None:
+        """Check the checkpoints, if there are any, and bring them to one form."""
+        name = type(self).__name__
+        if len(self.checkpoints):
+            object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
+        if isinstance(self.checkpoints, Schedule):
+            raise InputError(f"checkpoints: {name} has no members to join, so give times.")
+
+    def at_checkpoints(self, data: Any) -> Any:
+        """The inputs at the checkpoints, if there are any."""
+        return data.at(self.checkpoints) if len(self.checkpoints) else data
+
+    def on(self, data: Any) -> Self:
+        known = self.checkpoints if len(self.checkpoints) else data.times
+        return replace(cast(Any, self), checkpoints=known)
+
+    def best(self, evidence: Evidence) -> Integers:
+        return np.zeros(len(evidence), dtype=np.int64)
+
+    @classmethod
+    def build(
+        cls,
+        kind: str,
+        target: Target,
+        checkpoints: Sequence[float],
+        max_set_size: int,
+        **options: Any,
+    ) -> Rule:
+        if max_set_size != 1:
+            raise InputError(f"max_set_size has no use for a {cls.__name__}: leave it out.")
+        return cls(target, checkpoints, **options)  # type: ignore[call-arg]
+
+
 class ThresholdRule(Uncalibrated):
     """A rule that stops as soon as a risk is below one calibrated threshold.
 
@@ -349,9 +402,6 @@ class ThresholdRule(Uncalibrated):
 
     def promise(self) -> str:
         return coverage_promise(as_target(self.target), False, None)
-
-    def examples_needed(self, K: int = 1) -> int:
-        return least_n(as_target(self.target), None)
 
     @property
     def one_threshold(self) -> bool:

@@ -22,7 +22,7 @@ s² plus the variance of m, as for a mixture of them; ends are means.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -36,27 +36,24 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
-    Schedule,
-    as_checkpoints,
     as_floats,
     as_ids,
     as_times,
     check_finite,
-    columns_of,
     is_number,
     read_list,
     read_npz,
 )
 from agreestop.common.errors import shortened
-from agreestop.common.levels import REACH, Rounding, Target, as_delta, as_target, least_n
+from agreestop.common.levels import REACH, Rounding, Target, as_delta, as_target
 
 from .answer_kinds import Limits, StopsOnRisk
 from .calibrated import CalibratedRule
-from .calibration import Uncalibrated
+from .calibration import WithoutClasses
 from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, State, Verdict
-from .rule import Reduced, Rule, Terms, coverage_promise, gather_evidence
-from .scores import Inputs
-from .thresholds import OneThreshold, allowed_threshold, find_thresholds
+from .rule import Reduced, Terms, coverage_promise, gather_evidence
+from .scores import Inputs, refuse_beside
+from .thresholds import allowed_by_failures, fit_thresholds
 
 SIDES = ("both", "upper", "lower")
 LARGEST = 1e150
@@ -103,10 +100,10 @@ class Numbers(Inputs):
     ensemble_digest: str = ""
     rounding: float = 0.0
 
-    classes = lengths = trained = None
     has_classes = False
     readers = "IntervalStop"
-    trained_chance = 0.0
+    by_time = ("centre", "scale", "lower", "upper")
+    what = "numbers"
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) is not None for name in FORMS[False] + FORMS[True]}
@@ -170,19 +167,6 @@ class Numbers(Inputs):
         pairs = -np.abs(self.cells)
         other = np.roll(pairs, pairs.shape[1] // 2, axis=1)
         return np.concatenate([pairs, other], axis=-1)
-
-    def at(self, times: Sequence[float]) -> Self:
-        """The numbers at some of their times."""
-        columns = columns_of(times, self.times, "numbers")
-        cut = {name: getattr(self, name)[:, columns] for name in FORMS[self.has_ends]}
-        return replace(self, times=tuple(times), **cut)
-
-    def rows(self, rows: slice | Integers | Booleans) -> Self:
-        """Some of the inputs."""
-        parts = {name: getattr(self, name) for name in (*FORMS[self.has_ends], "labels", "ids")}
-        return replace(
-            self, **{name: part[rows] for name, part in parts.items() if part is not None}
-        )
 
 
 def _disorder(pairs: Floats, ends: bool) -> str:
@@ -259,7 +243,7 @@ class Interval(StopsOnRisk, KeptInFiles):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class IntervalStop(Uncalibrated, KeptInFiles):
+class IntervalStop(WithoutClasses, KeptInFiles):
     """Predict a number: stop as soon as a calibrated interval is narrow enough.
 
     Parameters
@@ -308,7 +292,6 @@ class IntervalStop(Uncalibrated, KeptInFiles):
     ends: bool | None = None
 
     kinds: ClassVar = {"interval": ("target", "max_width", "side", "limit", "delta")}
-    max_set_size = 1
 
     def __post_init__(self) -> None:
         if self.side not in SIDES:
@@ -322,10 +305,7 @@ class IntervalStop(Uncalibrated, KeptInFiles):
             raise InputError(f"{needed} is {value!r:.80}: give {number} for side {self.side!r}.")
         object.__setattr__(self, "target", as_target(self.target))
         object.__setattr__(self, "delta", as_delta(self.delta))
-        if len(self.checkpoints):
-            object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
-        if isinstance(self.checkpoints, Schedule):
-            raise InputError("an IntervalStop has no schedule of members: give times.")
+        self.check_checkpoints()
 
     @cached_property
     def terms(self) -> Terms:
@@ -344,24 +324,21 @@ class IntervalStop(Uncalibrated, KeptInFiles):
                 f"an IntervalStop reads Numbers, and this is of type {kind}: give ag.Numbers("
                 "centre, scale, labels)."
             )
-        for name, value in (("labels", labels), ("times", times)):
-            if value is not None:
-                raise InputError(f"{name} is given beside Numbers, which hold it: leave it out.")
+        refuse_beside("Numbers", labels=labels, times=times)
         if self.ends is not None and given.has_ends != self.ends:
             words = [" and ".join(FORMS[one]) for one in (given.has_ends, self.ends)]
             raise InputError(
                 f"these Numbers have {words[0]}, and the rule was calibrated with {words[1]}: give "
                 "the same."
             )
-        return given.at(tuple(self.checkpoints)) if len(self.checkpoints) else given
+        return self.at_checkpoints(given)
 
     @classmethod
     def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
         return load_numbers(path)
 
     def on(self, data: Any) -> Self:
-        known = self.checkpoints if len(self.checkpoints) else data.times
-        return replace(self, checkpoints=known, ends=data.has_ends)
+        return replace(super().on(data), ends=data.has_ends)
 
     def read_one(self, given: ArrayLike) -> NDArray[Any]:
         """(centre, scale) or (lower, upper) of one checkpoint, or (K, 2) of K members."""
@@ -456,46 +433,19 @@ class IntervalStop(Uncalibrated, KeptInFiles):
         rounding = self.rounding(examples.rounding)
         moved = rounding.relative * float(np.quantile(size, 0.9))
         rounding = replace(rounding, absolute=moved)
-        exact = failures.first()
-        terms, known = self.terms, examples.conditions
-        assert terms.target is not None
-        target, delta = terms.target, terms.delta
-
-        def allowed(W: Floats) -> Any:
-            most = np.minimum(W, 0.0) if self.side == "both" else W
-            return partial(allowed_threshold, most, known, target=target, delta=delta)
-
+        W, most = failures.first(), 0.0 if self.side == "both" else np.inf
+        found = {"W": W, "rounded": failures.first(rounding, W)}
+        found = {name: np.minimum(values, most) for name, values in found.items()}
+        target, delta = as_target(self.target), as_delta(self.delta)
+        allowed = allowed_by_failures(found, examples, target, delta)
         numbers = np.concatenate([opens, fails], axis=1)
         low, high = np.quantile(numbers, (0.25, 0.75))
-        found = find_thresholds(
-            *(examples, allowed(exact), allowed(failures.first(rounding, exact)), numbers),
-            *(rounding,),
-            reach=REACH * float(high - low),
-        )
-        return OneThreshold(self.answer(), found.values, found.kth, known.group_names)
-
-    def best(self, evidence: Evidence) -> Integers:
-        return np.zeros(len(evidence), dtype=np.int64)
+        known = self.answer(), {"numbers": numbers}, examples, rounding, allowed
+        return fit_thresholds(*known, reach=REACH * float(high - low))
 
     def promise(self) -> str:
         whole = coverage_promise(as_target(self.target), False, as_delta(self.delta))
         return whole.replace("the true class", "the true number")
-
-    def examples_needed(self, K: int = 1) -> int:
-        return least_n(as_target(self.target), as_delta(self.delta))
-
-    @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        **options: Any,
-    ) -> Rule:
-        if max_set_size != 1:
-            raise InputError("max_set_size has no use for an IntervalStop: leave it out.")
-        return cls(target, checkpoints, **options)
 
 
 def _pooled(pairs: Floats, ends: bool) -> Floats:

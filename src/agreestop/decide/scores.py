@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,6 +49,7 @@ from agreestop.common import (
 from agreestop.common.errors import quoted, shortened
 from agreestop.common.npz import MOST_RATIO
 
+from .checkpoints import select
 from .confidence import log_confidence
 from .leakage import RowScores, ScoredRows
 
@@ -57,19 +58,35 @@ MOST_SPIKES, SPIKES_PER_BYTE = 2**22, 300
 MOST_ROUNDING = 0.1  # larger differences are not rounding
 ROUNDED = Fraction(1, 10**9)  # shares that are sums of floats may be this much above 1
 UNPACKED = 2**25  # bytes that compressed scores may always take; calibration takes several times it
-ROWS = ("labels", "ids", "lengths", "trained")  # fields with one entry for each input
 EXAMPLE = "give shares above 0 that sum to at most 1, for example split(0.3, 0.7)"
 
 
 class Inputs(ABC):
-    """What rules read: n inputs at M times. `cells` (n, M, ...) is what is known at each time."""
+    """What rules read: n inputs at M times. `cells` (n, M, ...) is what is known at each time.
+
+    by_time  the fields (n, M, ...) with one entry for each input and time
+    by_row   the other fields with one entry for each input
+    what     one word for the inputs
+    """
+
+    by_time: ClassVar[tuple[str, ...]] = ()
+    by_row: ClassVar[tuple[str, ...]] = ("labels", "ids")
+    what: ClassVar[str] = "log_confidence"
+    has_classes: ClassVar[bool] = True  # where not, losses or numbers stand for labels
+    readers: ClassVar[str] = "AgreeStop or SpikeCP"  # the rules that read them
+    label_words: ClassVar[str] = "one class index for each input, or scores that hold labels"
 
     times: tuple[float, ...]
     ids: NDArray[Any] | None
     labels: Any
-    has_classes = True  # where not, losses or numbers stand for labels
-    readers = "AgreeStop or SpikeCP"  # the rules that read them
-    label_words = "one class index for each input, or scores that hold labels"
+    # What only some inputs know.
+    classes: tuple[str, ...] | None = None
+    engine: str = ""
+    ensemble_digest: str = ""
+    lengths: Integers | None = None
+    rounding: float = 0.0
+    trained: Booleans | None = None
+    trained_chance: float = 0.0
 
     @property
     @abstractmethod
@@ -103,13 +120,31 @@ class Inputs(ABC):
         """Fields of `Decisions` that only these inputs know, from the times (n,) of the stops."""
         return {}
 
-    @abstractmethod
-    def rows(self, rows: slice | Integers | Booleans) -> Self:
-        """Some of the inputs."""
+    @property
+    def loss(self) -> Floats | None:
+        """What stands for labels where there are no classes."""
+        return None
 
-    @abstractmethod
-    def at(self, times: Sequence[float]) -> Any:
-        """The same at some of their times."""
+    def rows(self, rows: slice | Integers | Booleans) -> Self:
+        """Some of the inputs.
+
+        Parameters
+        ----------
+        rows
+            A slice, indices or a mask (n,).
+        """
+        return select(self, rows, *self.by_time, *self.by_row)
+
+    def at(self, times: Sequence[float]) -> Self:
+        """The same at some of their times, or at the checkpoints of a `Schedule`.
+
+        What is fitted is then fitted at these.
+        """
+        wanted = as_checkpoints(times)
+        columns = columns_of(wanted, self.times, self.what)
+        known = {name: getattr(self, name) for name in self.by_time}
+        cut: Any = {name: part[:, columns] for name, part in known.items() if part is not None}
+        return replace(self, times=wanted, **cut)  # type: ignore[type-var]
 
     def split(
         self, *shares: float, seed: int = 0, groups: ArrayLike | None = None
@@ -206,6 +241,9 @@ class Scores(Inputs):
     trained: Booleans | None = None
     trained_chance: float = 0.0
 
+    by_time = ("log_confidence",)
+    by_row = ("labels", "ids", "lengths", "trained")
+
     def __post_init__(self) -> None:
         array = as_log_confidence(self.log_confidence)
         times = as_times(self.times, array.shape[1])
@@ -227,28 +265,6 @@ class Scores(Inputs):
     @property
     def cells(self) -> NDArray[Any]:
         return self.log_confidence
-
-    @property
-    def loss(self) -> None:
-        """Scores have labels instead; `StopRule` reads losses."""
-        return
-
-    def rows(self, rows: slice | Integers | Booleans) -> Self:
-        """Some of the inputs.
-
-        Parameters
-        ----------
-        rows
-            A slice, indices or a mask (n,).
-        """
-        return replace(self, log_confidence=self.log_confidence[rows], **_rows(self, rows))
-
-    def at(self, times: Sequence[float]) -> "Scores":
-        """The scores at some of their times, or at the checkpoints of a `Schedule`.
-
-        Scores and risks are then fitted at these.
-        """
-        return at_times(self, times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +298,7 @@ class Spikes:
 
     def rows(self, rows: slice | Integers | Booleans) -> Self:
         """Some of the inputs."""
-        return replace(self, spikes=self.spikes[rows], **_rows(self, rows))
+        return select(self, rows, "spikes", "labels", "ids", "trained")
 
 
 def _set(data: object, **values: object) -> None:
@@ -359,11 +375,6 @@ def _as_share(value: object, name: str, most: float, meaning: str = "") -> float
     return float(number)
 
 
-def _rows(data: Scores | Spikes, rows: slice | Integers | Booleans) -> dict[str, Any]:
-    known = {field.name: getattr(data, field.name) for field in fields(data) if field.name in ROWS}
-    return {name: values[rows] for name, values in known.items() if values is not None}
-
-
 def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> NDArray[Any]:
     """The array itself, checked: number of axes, not empty, finite, nowhere positive.
 
@@ -395,6 +406,16 @@ def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> 
 ScoresLike: TypeAlias = Inputs | ArrayLike
 
 
+def refuse_beside(what: str, **given: object) -> None:
+    """Refuse labels or times beside an object that holds its own."""
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(
+                f"{name} are given together with {what}, which hold their own: leave {name} out, "
+                "or give arrays."
+            )
+
+
 def as_scores(
     given: ScoresLike,
     labels: ArrayLike | None = None,
@@ -406,12 +427,7 @@ def as_scores(
     An array without times has the rule's `checkpoints`, each of them once, or 1, 2, ..., M.
     """
     if isinstance(given, Scores):
-        for name, value in (("labels", labels), ("times", times)):
-            if value is not None:
-                raise InputError(
-                    f"{name} are given together with scores, which hold their own: "
-                    f"leave {name} out, or give arrays."
-                )
+        refuse_beside("scores", labels=labels, times=times)
         return given
     if isinstance(given, Inputs):
         raise InputError(
@@ -433,13 +449,6 @@ def labels_of(scores: Scores) -> Integers:
     if scores.labels is None:
         raise InputError(f"labels are missing: give {scores.label_words}.")
     return scores.labels
-
-
-def at_times(scores: Scores, times: Sequence[float]) -> Scores:
-    """The scores at some of their times."""
-    wanted = as_checkpoints(times)
-    cut = scores.log_confidence[:, columns_of(wanted, scores.times)]
-    return replace(scores, log_confidence=cut, times=wanted)
 
 
 def at_checkpoint(scores: Scores, index: int) -> Floats:
@@ -618,7 +627,7 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     known = _known(path, content, "lengths", "rounding")
     moments = tuple(read_list(path, content, "times"))
     scores = Scores(content["log_confidence"], times=moments, **known)
-    return scores if times is None else at_times(scores, times)
+    return scores if times is None else scores.at(times)
 
 
 def _read(path: str | PathLike[str]) -> Arrays:

@@ -21,24 +21,20 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import (
-    Booleans,
     Floats,
     InputError,
     Integers,
     KeptInFiles,
-    Schedule,
-    as_checkpoints,
     as_floats,
     as_ids,
     as_times,
     check_finite,
-    columns_of,
     is_number,
     read_list,
     read_npz,
@@ -54,16 +50,15 @@ from agreestop.common.levels import (
     as_exact,
     as_target,
     in_words,
-    least_n,
 )
 
 from .answer_kinds import AnyRisk
 from .calibrated import CalibratedRule
-from .calibration import Uncalibrated
+from .calibration import WithoutClasses
 from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, lowest_before
-from .rule import Reduced, Rule, Terms, abstains, shortage
-from .scores import Inputs, Scores
-from .thresholds import Allowed, LossSteps, OneThreshold, allowed_threshold, find_thresholds
+from .rule import Reduced, Terms, abstains, shortage
+from .scores import Inputs, Scores, refuse_beside
+from .thresholds import Allowed, LossSteps, allowed_threshold, fit_thresholds
 
 PARTS = 2**40  # losses are rounded up to whole multiples of B / 2^40
 LARGEST_RISK = 1e150
@@ -77,15 +72,16 @@ class Risks(Inputs):
     """
 
     risk: Floats
-    loss: Floats | None
-    times: tuple[float, ...]
+    loss: Floats | None = None
+    times: tuple[float, ...] = ()
     ids: NDArray[Any] | None = None
 
-    engine = ensemble_digest = ""
-    classes = labels = lengths = trained = None
     readers = "StopRule"
+    labels = None
     has_classes = False
-    rounding = trained_chance = 0.0
+    by_time = ("risk", "loss")
+    by_row = ("ids",)
+    what = "risk"
 
     def __post_init__(self) -> None:
         risk = as_floats(self.risk, "risk")
@@ -96,7 +92,8 @@ class Risks(Inputs):
             most = f"numbers of at most {LARGEST_RISK:g} in size, or inf"
             raise InputError(f"risk holds nan, or a number that is too large: give {most}.")
         object.__setattr__(self, "risk", risk)
-        object.__setattr__(self, "times", as_times(self.times, risk.shape[1], "risk"))
+        steps = range(1, risk.shape[1] + 1)
+        object.__setattr__(self, "times", as_times(self.times or steps, risk.shape[1], "risk"))
         object.__setattr__(self, "ids", as_ids(self.ids, len(risk)))
         if self.loss is None:
             return
@@ -125,18 +122,6 @@ class Risks(Inputs):
         other = np.roll(risk, risk.shape[1] // 2, axis=1)
         return np.stack([risk, other], axis=-1)[:, :, None]
 
-    def at(self, times: Sequence[float]) -> Self:
-        """The risks at some of their times."""
-        columns = columns_of(times, self.times, "risk")
-        loss = None if self.loss is None else self.loss[:, columns]
-        return replace(self, risk=self.risk[:, columns], loss=loss, times=tuple(times))
-
-    def rows(self, rows: slice | Integers | Booleans) -> Self:
-        """Some of the inputs."""
-        loss = None if self.loss is None else self.loss[rows]
-        ids = None if self.ids is None else self.ids[rows]
-        return replace(self, risk=self.risk[rows], loss=loss, ids=ids)
-
 
 def load_risks(path: str | PathLike[str]) -> Risks:
     """Read a `.npz` file with `risk` (n, M) and, where known, `loss` (n, M), `times` and `ids`."""
@@ -145,13 +130,12 @@ def load_risks(path: str | PathLike[str]) -> Risks:
     )
     if "risk" not in content:
         raise InputError(f"{path} holds {sorted(content)} but no 'risk': give risks (n, M).")
-    steps = content["risk"].shape[1] if content["risk"].ndim == 2 else 0
-    known = read_list(path, content, "times") if "times" in content else range(1, steps + 1)
-    return Risks(content["risk"], content.get("loss"), tuple(known), content.get("ids"))
+    times = tuple(read_list(path, content, "times")) if "times" in content else ()
+    return Risks(content["risk"], content.get("loss"), times, content.get("ids"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StopRule(Uncalibrated, KeptInFiles):
+class StopRule(WithoutClasses, KeptInFiles):
     """Stop as soon as a risk is below a calibrated threshold; a loss says what that costs.
 
     Parameters
@@ -198,7 +182,6 @@ class StopRule(Uncalibrated, KeptInFiles):
     delta: Target | None = None
 
     kinds: ClassVar = {"stop": ("target", "max_loss", "largest_loss", "at_end", "delta")}
-    max_set_size = 1
 
     def __post_init__(self) -> None:
         if (self.target is None) == (self.max_loss is None):
@@ -220,10 +203,7 @@ class StopRule(Uncalibrated, KeptInFiles):
         else:
             object.__setattr__(self, "target", as_target(self.target or 0))
         object.__setattr__(self, "delta", as_delta(self.delta))
-        if len(self.checkpoints):
-            object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
-        if isinstance(self.checkpoints, Schedule):
-            raise InputError("a StopRule has no members to join: give times as checkpoints.")
+        self.check_checkpoints()
 
     @cached_property
     def terms(self) -> Terms:
@@ -233,8 +213,7 @@ class StopRule(Uncalibrated, KeptInFiles):
         known = {"max_loss": loss, "largest_loss": largest, "abstains": abstains(self.at_end)}
         return Terms("stop", target, as_delta(self.delta), **known)  # type: ignore[arg-type]
 
-    @property
-    def _answer(self) -> AnyRisk:
+    def answer(self, final: bool = False) -> AnyRisk:
         return AnyRisk(abstains(self.at_end))
 
     def read(
@@ -242,14 +221,9 @@ class StopRule(Uncalibrated, KeptInFiles):
     ) -> Any:
         """Risks (n, M), with losses (n, M) in place of labels."""
         if isinstance(given, Risks):
-            for name, value in (("loss", labels), ("times", times)):
-                if value is not None:
-                    raise InputError(
-                        f"{name} is given together with risks, which hold their own: leave it out, "
-                        "or give arrays."
-                    )
+            refuse_beside("risks", loss=labels, times=times)
             # Rows are recognised by all their risks together, so there must be no others.
-            return given.at(tuple(self.checkpoints)) if len(self.checkpoints) else given
+            return self.at_checkpoints(given)
         if isinstance(given, Scores):
             raise InputError("a StopRule reads risks, and these are Scores: give risks (n, M).")
         risk = as_floats(given, "risk")
@@ -271,9 +245,6 @@ class StopRule(Uncalibrated, KeptInFiles):
             needed = f"{purpose} needs 'loss', (n, M), beside 'risk'"
             raise InputError(f"{path} has no losses: {needed}.")
         return data
-
-    def on(self, data: Any) -> Self:
-        return self if len(self.checkpoints) else replace(self, checkpoints=data.times)
 
     def read_one(self, given: ArrayLike) -> NDArray[Any]:
         risk = np.asarray(given)
@@ -327,7 +298,7 @@ class StopRule(Uncalibrated, KeptInFiles):
         if self.target is not None:
             if not np.isin(loss, (0.0, 1.0)).all():
                 raise InputError("a target is for losses of 0 and 1: give max_loss in its place.")
-            failures = self._answer.failures(examples.evidence, examples.labels, loss, None)
+            failures = self.answer().failures(examples.evidence, examples.labels, loss, None)
             return {"opens": risk, "fails": failures.fails, "fails_end": failures.fails_end}
         known = {"weights": examples.conditions.weights, "people": examples.conditions.people}
         for name, given in known.items():
@@ -349,11 +320,12 @@ class StopRule(Uncalibrated, KeptInFiles):
         spread = float(np.min(sizes[np.isfinite(sizes) & (sizes > 0)], initial=spread))
         rounding = replace(self.rounding(examples.rounding), absolute=UNITS * UNIT * spread)
         safe = self._allowed(reduced, examples, rounding)
-        found = find_thresholds(examples, exact, safe, opens, rounding, reach=REACH * spread)
+        numbers = {"numbers": opens}
+        known = self.answer(), numbers, examples, rounding, (exact, safe)
+        policy = fit_thresholds(*known, reach=REACH * spread)
         if self.at_end == "answer":
-            self._check_end(reduced, examples, found.values[:, 0])
-        names = examples.conditions.group_names
-        return OneThreshold(self._answer, found.values, found.kth, names)
+            self._check_end(reduced, examples, policy.values[:, 0])
+        return policy
 
     def _check_end(self, reduced: Reduced, examples: LabelledEvidence, limits: Floats) -> None:
         """Refuse to deploy λ = -∞ where the losses at the last checkpoint break the promise."""
@@ -396,12 +368,10 @@ class StopRule(Uncalibrated, KeptInFiles):
     ) -> Allowed:
         breaks = _breaks(opens, 0.0)
         if rounding is not None:
-            # Equal numbers of one input stay equal, so where different ones lie apart a run costs
-            # what this one does at a λ within η.
+            # Where numbers lie apart, a run costs what this one does at a λ within η.
+            loose = _breaks(opens, rounding.at(opens))
             clear = apart(opens, rounding)[:, None]
-            breaks = np.where(
-                clear, breaks - rounding.at_most(breaks), _breaks(opens, rounding.at(opens))
-            )
+            breaks = np.where(clear, breaks - rounding.at_most(breaks), loose)
         costs = np.where(breaks < np.inf, losses, 0)
         if self.at_end == "answer":
             breaks = np.concatenate([np.full((len(opens), 1), -np.inf), breaks], axis=1)
@@ -409,9 +379,6 @@ class StopRule(Uncalibrated, KeptInFiles):
         scale = PARTS / Fraction(str(self.largest_loss))
         steps = LossSteps.of(breaks, costs, scale, PARTS)
         return partial(steps.threshold, max_loss=Fraction(self.max_loss or 0))
-
-    def best(self, evidence: Evidence) -> Integers:
-        return np.zeros(len(evidence), dtype=np.int64)
 
     def promise(self) -> str:
         draw = (
@@ -437,20 +404,7 @@ class StopRule(Uncalibrated, KeptInFiles):
     def examples_needed(self, K: int = 1) -> int:
         if self.max_loss is not None:
             return math.ceil(Fraction(str(self.largest_loss)) / Fraction(self.max_loss)) - 1
-        return least_n(as_target(self.target or 0), as_delta(self.delta))
-
-    @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        **options: Any,
-    ) -> Rule:
-        if max_set_size != 1:
-            raise InputError("max_set_size has no use for a StopRule, which has no classes.")
-        return cls(target, checkpoints, **options)
+        return super().examples_needed(K)
 
 
 def _breaks(opens: Floats, eta: float | Floats) -> Floats:

@@ -200,55 +200,6 @@ class LossSteps:
 
 
 @dataclass(frozen=True, eq=False)
-class Thresholds:
-    """(G, B) thresholds in gaps, and the k-th smallest W (or what replaces it) behind each."""
-
-    values: Floats
-    kth: Floats
-
-
-def find_thresholds(
-    examples: LabelledEvidence,
-    exact: Allowed,
-    rounded: Allowed,
-    numbers: Floats,
-    rounding: Rounding,
-    class_conditional: bool = False,
-    blocks: Integers | None = None,
-    count: int = 1,
-    refine: Callable[[float, Integers], float] | None = None,
-    reach: float = REACH,
-) -> Thresholds:
-    """The thresholds that the rows of each group and block allow.
-
-    exact and rounded give the threshold that some rows allow, from W and from W_η. With
-    class_conditional a threshold is the least over the classes. numbers (n, ...) are all that are
-    compared with a threshold. blocks (n,) are the blocks of the examples, of which there are
-    `count`. `refine` may replace a threshold by a safer one, given the rows of the group and block.
-    """
-    everybody = np.ones((len(examples), 1), dtype=bool)
-    inside = everybody if blocks is None else blocks[:, None] == np.arange(count)
-    cells = examples.cells(class_conditional)
-
-    def least(allowed: Allowed, rows: Booleans) -> float:
-        return min(allowed(cell[rows[cell]]) for cell in cells)
-
-    def safe(rows: Booleans, compared: Floats) -> float:
-        value = least(rounded, rows)
-        if refine is not None and rows.any():
-            value = refine(value, np.flatnonzero(rows))
-        return in_gap(value, compared, rounding, reach)
-
-    values, kth = [], []
-    for group in examples.groups.T:
-        compared = (numbers if group.all() else numbers[group]).ravel()
-        each = [group & block for block in inside.T]
-        values.append([safe(rows, compared) for rows in each])
-        kth.append([least(exact, rows) for rows in each])
-    return Thresholds(np.array(values), np.array(kth))
-
-
-@dataclass(frozen=True, eq=False)
 class OneThreshold(Policy, KeptInFiles):
     """An answer behind thresholds: one, or one for each group and block, (G, B).
 
@@ -527,22 +478,40 @@ def fit_thresholds(
     class_conditional: bool = False,
     gate: Any = None,
     refine: Callable[[float, Integers], float] | None = None,
+    reach: float = REACH,
 ) -> OneThreshold:
-    """An answer behind the thresholds that the examples allow, exactly and with rounding.
+    """An answer behind the thresholds that the rows of each group and block allow.
 
-    gate: of the rule, where it has one. refine: as in `find_thresholds`.
+    allowed: the thresholds that some rows allow, from W and from W_η. In `reduced`, numbers
+    (n, ...) are all that are compared with a threshold, and with a gate blocks (n,) are the blocks
+    of the examples. With class_conditional a threshold is the least over the classes. `refine` may
+    replace a threshold by a safer one, given the rows of the group and block.
     """
-    blocks, slack, count = None, 0.0, 1
+    (exact, rounded), numbers = allowed, reduced["numbers"]
+    blocks, slack, inside = None, 0.0, np.ones((len(examples), 1), dtype=bool)
     if gate is not None:
-        blocks, slack, count = gate.blocks, gate.slack, len(gate.ends) + 1
-    exact, safe = allowed
-    numbers, own = reduced["numbers"], reduced.get("blocks")
-    found = find_thresholds(
-        examples, exact, safe, numbers, rounding, class_conditional, own, count, refine
-    )
+        blocks, slack = gate.blocks, gate.slack
+        inside = reduced["blocks"][:, None] == np.arange(len(gate.ends) + 1)
+    cells = examples.cells(class_conditional)
+
+    def least(allowed: Allowed, rows: Booleans) -> float:
+        return min(allowed(cell[rows[cell]]) for cell in cells)
+
+    def safe(rows: Booleans, compared: Floats) -> float:
+        value = least(rounded, rows)
+        if refine is not None and rows.any():
+            value = refine(value, np.flatnonzero(rows))
+        return in_gap(value, compared, rounding, reach)
+
+    values, kth = [], []
+    for group in examples.groups.T:
+        compared = (numbers if group.all() else numbers[group]).ravel()
+        each = [group & block for block in inside.T]
+        values.append([safe(rows, compared) for rows in each])
+        kth.append([least(exact, rows) for rows in each])
     names = examples.conditions.group_names
-    reach = useful_range(reduced) if "W" in reduced else None
-    return OneThreshold(answer, found.values, found.kth, names, blocks, slack, reach=reach)
+    known = useful_range(reduced) if "W" in reduced else None
+    return OneThreshold(answer, np.array(values), np.array(kth), names, blocks, slack, reach=known)
 
 
 def _read_one(
@@ -645,12 +614,10 @@ def reduce_costs(
     """The costs (n, steps) above each threshold of `breaks`, exactly and with rounding."""
     plain, costs = answer.costs(evidence, labels, loss, None)
     breaks, worst = answer.costs(evidence, labels, loss, rounding)
-    if not rounding.breaks_ties:
-        # Equal numbers of one input stay equal, so where different ones lie apart a run costs
-        # what this one does at a λ within η.
-        clear = apart(answer.cost_numbers(evidence), rounding).reshape(-1, 1)
-        breaks = np.where(clear, plain - rounding.at_most(plain), breaks)
-        worst = np.where(clear, costs, worst)
+    # Where numbers lie apart, a run costs what this one does at a λ within η.
+    clear = apart(answer.cost_numbers(evidence), rounding)[:, None]
+    breaks = np.where(clear, plain - rounding.at_most(plain), breaks)
+    worst = np.where(clear, costs, worst)
     return {"breaks": plain, "costs": costs, "rounded_breaks": breaks, "rounded_costs": worst}
 
 

@@ -27,7 +27,7 @@ from ..checkpoints import Evidence, Failures
 from ..leakage import TunedRows
 from ..risks import TopMass
 from ..rule import Rule
-from ..scores import Scores, ScoresLike, as_scores, at_checkpoint, at_times, labels_of
+from ..scores import Scores, ScoresLike, as_scores, at_checkpoint, labels_of
 from .splits import divisions
 
 SEARCH_STEPS = 120
@@ -114,7 +114,7 @@ def front(
     if rule.terms.block_names is not None:
         raise InputError("the rule has a gate, which holds its risk: give the rule without it.")
     wanted = tuple(dict.fromkeys(rule.checkpoints))
-    data = at_times(as_scores(scores_or_log_confidence, labels, times, wanted), wanted)
+    data = as_scores(scores_or_log_confidence, labels, times, wanted).at(wanted)
     known = [as_price(price) for price in prices]
     search = _Search.of(rule, answer, data, n_calibration, repeats, seed)
     report = progress or (lambda what, share: None)

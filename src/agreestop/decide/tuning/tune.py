@@ -33,7 +33,7 @@ from ..answers import Answers, VoteRisk
 from ..checkpoints import Evidence, LabelledEvidence
 from ..leakage import TunedRows, sketch_rows
 from ..rule import Fit, Rule, gather_evidence
-from ..scores import Scores, ScoresLike, as_scores, at_times, labels_of
+from ..scores import Scores, ScoresLike, as_scores, labels_of
 from .agreement_features import NothingToLearn
 from .schedules import as_price, best_schedule, check_rows
 from .splits import Pool, realisations, repeat_splits
@@ -169,7 +169,7 @@ def tune(
         raise InputError(f"price_of_size is {price_of_size!r}: {advice}.")
     price_of_work = as_price(price_of_work)
     wanted = tuple(dict.fromkeys(base.checkpoints)) if price_of_work else base.checkpoints
-    data = at_times(as_scores(scores_or_log_confidence, labels, times, wanted), wanted)
+    data = as_scores(scores_or_log_confidence, labels, times, wanted).at(wanted)
     n = check_rows(data, n_calibration)
     report = progress or (lambda what, share: None)
     compared = only_if_better and n < ENOUGH_ROWS and rule.reads(data.log_confidence.shape[2])
