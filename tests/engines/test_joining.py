@@ -243,17 +243,22 @@ def test_a_live_input_is_held_only_while_members_may_join() -> None:
     engine = engine_named("dense", "fully-connected")
     inputs, _ = some_inputs(1, 4)
     counts = np.cumsum(run_to_end(engine, inputs)[0], axis=0, dtype=np.int64)
-    live = JoiningLive(MemberGroups(engine, SCHEDULE), 0)
-    assert live.join(1) is None
+    groups = MemberGroups(engine, SCHEDULE)
+    live = JoiningLive(groups, np.array(SCHEDULE).astype(int), 0)
+
+    def evidence_of(members: int) -> np.ndarray:
+        live.index = groups.members.tolist().index(members)
+        return live.evidence
+
     for step in range(4):
         live.push(None, inputs[0, step])
     assert len(live._steps) == 4
-    np.testing.assert_array_equal(live.join(1), counts[3, :1])
-    np.testing.assert_array_equal(live.join(3), counts[3])
-    np.testing.assert_array_equal(live.join(2), counts[3, :2])
+    np.testing.assert_array_equal(evidence_of(1), counts[3, :1])
+    np.testing.assert_array_equal(evidence_of(3), counts[3])
+    np.testing.assert_array_equal(evidence_of(2), counts[3, :2])
     live.push(None, inputs[0, 4])
     assert not live._steps
-    np.testing.assert_array_equal(live.join(3), counts[4])
+    np.testing.assert_array_equal(evidence_of(3), counts[4])
 
 
 def test_outputs_of_members_that_join_must_be_finite() -> None:

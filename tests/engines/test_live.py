@@ -74,7 +74,7 @@ def test_what_an_event_means_that_is_named_several_times(name: str, kind: str) -
         (together,) = batch.push([Push(row, Steps.of([named]))])
         assert decision == together
         inside: Any = session
-        np.testing.assert_array_equal(inside._live._evidence[0], evidence)
+        np.testing.assert_array_equal(inside._live.evidence, evidence)
     assert decision is not None
 
 

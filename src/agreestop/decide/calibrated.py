@@ -720,7 +720,7 @@ class Session:
         calibrated = self._calibrated
         if self.history is not None:
             array = self.history.add(log_confidence, cost, weight)
-            return None if array is None else self._judge(array)
+            return None if array is None else self.judge(array)
         if cost is not None or weight is not None:
             raise InputError("cost and weight belong to open answers: leave them out.")
         array = calibrated.rule.read_one(log_confidence)
@@ -728,9 +728,10 @@ class Session:
             joined = members_at(calibrated.checkpoints, self.index)
             given = calibrated.members if array.shape[0] == joined else array.shape[0]
             calibrated.check_sizes(given, array.shape[1])
-        return self._judge(array)
+        return self.judge(array)
 
-    def _judge(self, array: NDArray[Any]) -> Decision | None:
+    def judge(self, array: NDArray[Any]) -> Decision | None:
+        """The same for an array that is known to be as `push` needs it."""
         calibrated = self._calibrated
         values = np.ascontiguousarray(array, dtype=np.float64)[None]
         verdict = calibrated.step(self.index, values, self._state)

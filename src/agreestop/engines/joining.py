@@ -140,32 +140,41 @@ class JoiningPass:
 
 
 class JoiningLive:
-    """One live input; groups of members join it and replay what was pushed."""
+    """One live input; groups of members join it and replay what was pushed.
 
-    def __init__(self, groups: MemberGroups, number: int) -> None:
-        self._groups, self._number = groups, number
+    See `protocol.FilteredLive`. Every step that is a checkpoint must be judged.
+    """
+
+    def __init__(self, groups: MemberGroups, times: Integers, number: int) -> None:
+        self._groups, self._times, self._number = groups, times, number
         self._live: list[Live] = []
         # what was pushed, while groups are left that may join
         self._steps: list[tuple[ArrayLike | None, ArrayLike | None]] = []
         self._evidence: list[NDArray[Any]] = []
-        self.join(groups.needed(0))
+        self.time = self.index = 0
+        self._join(groups.needed(0))
 
-    def push(self, events: ArrayLike | None, frame: ArrayLike | None) -> None:
-        """Run one step."""
+    def push(self, events: ArrayLike | None, frame: ArrayLike | None) -> bool:
         self._evidence = [live.push(events, frame=frame) for live in self._live]
         if len(self._live) < len(self._groups):
             self._steps.append((_copied(events), _copied(frame)))
-
-    def check(self) -> None:
-        """Refuse evidence that is not finite."""
-        for evidence in self._evidence:
+        self.time += 1
+        for evidence in self._evidence:  # after the count, since the members have made the step
             _check(evidence)
+        return bool(self._times[self.index] == self.time)
 
-    def join(self, count: int) -> NDArray[Any] | None:
-        """The evidence (K, C) of the first `count` groups, of which the new ones replay the input.
-
-        None before the first step.
+    @property
+    def evidence(self) -> NDArray[Any]:
+        """(K, C) of the members that checkpoint `index` asks for, of which new ones replay the
+        input.
         """
+        groups = self._groups
+        count = groups.needed(self.index)
+        self._join(count)
+        found = self._evidence[0] if count == 1 else np.concatenate(self._evidence[:count])
+        return found[: groups.members[self.index]]
+
+    def _join(self, count: int) -> None:
         while len(self._live) < count:
             live = self._groups.engine(len(self._live)).live(self._number)
             for events, frame in self._steps:
@@ -175,7 +184,6 @@ class JoiningLive:
             self._live.append(live)
         if len(self._live) == len(self._groups):
             self._steps.clear()
-        return np.concatenate(self._evidence[:count]) if self._evidence else None
 
 
 def _copied(step: ArrayLike | None) -> NDArray[Any] | None:

@@ -7,14 +7,14 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError
+from agreestop.common import InputError, Schedule
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.decisions import Decision
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .joining import JoiningLive, MemberGroups
 from .prefilter import can_prefilter_on_cpu, prefilter_for
-from .protocol import Engine
+from .protocol import Engine, FilteredLive, FilteringEngine
 
 
 @final
@@ -38,15 +38,23 @@ class LiveSession:
         options: RunOptions = DEFAULTS,
     ) -> None:
         check_rule(calibrated, engine, options)
-        self._calibrated = calibrated
-        self._times = checkpoint_steps(calibrated, engine, None)
+        self._calibrated, self._times = calibrated, checkpoint_steps(calibrated, engine, None)
         self._session = Session(calibrated, number, group, fresh=fresh)
-        self._members = MemberGroups(engine, calibrated.checkpoints)
-        self._live = JoiningLive(self._members, self._session.number)
         self._prefilter = (
             prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
         )
-        self.time = 0
+        self._live: FilteredLive
+        schedule = isinstance(calibrated.checkpoints, Schedule)
+        if self._prefilter is None or schedule or not isinstance(engine, FilteringEngine):
+            members = MemberGroups(engine, calibrated.checkpoints)
+            self._live = JoiningLive(members, self._times, self._session.number)
+        else:
+            self._live = engine.live_filtered(self._prefilter, self._times)
+
+    @property
+    def time(self) -> int:
+        """The number of steps that were pushed."""
+        return self._live.time
 
     @property
     def decision(self) -> Decision | None:
@@ -83,14 +91,13 @@ class LiveSession:
         events: flat indices of the active inputs. frame: instead, one dense step of
         booleans or numbers.
         """
-        session = self._session
+        session, live = self._session, self._live
         session.check_open()
-        self._live.push(events, frame)
-        self.time += 1
-        self._live.check()  # after the count, since the members have made the step
-        while self.decision is None and self._times[session.index] == self.time:
+        if live.push(events, frame):
             self.judge_next()
-        return self.decision
+            while session.decision is None and self._times[live.index] == live.time:
+                self.judge_next()
+        return session.decision
 
     def end(self) -> Decision:
         """The decision on a stream that is over: its last evidence stands for every
@@ -115,14 +122,9 @@ class LiveSession:
         """Judge the evidence so far at the next checkpoint of the rule, with the members
         that it asks for.
         """
-        session = self._session
-        evidence = self._live.join(self._members.needed(session.index))
-        assert evidence is not None
-        evidence = evidence[: self._members.members[session.index]]
-        if (
-            self._prefilter is not None
-            and not self._prefilter.may_stop(evidence[None, None], np.array([session.index]))[0, 0]
-        ):
-            session.index += 1
-        else:
-            session.push(self._calibrated.rule.read_outputs(evidence))
+        session, live = self._session, self._live
+        index, evidence = live.index, live.evidence
+        if self._prefilter is None or self._prefilter.may_stop_at(evidence, index):
+            session.index = index
+            session.judge(self._calibrated.rule.read_outputs(evidence))
+        live.index += session.decision is None

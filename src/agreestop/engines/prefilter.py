@@ -114,9 +114,38 @@ class Prefilter:
         margin = slack * (1 + np.abs(self.bounds)) + self.rounding_bound(classes, epsilon, logit)
         return self.bounds + np.where(np.isfinite(self.bounds), margin, 0)
 
+    def numbers(self, bounds: Floats) -> tuple[Any, ...]:
+        """What the compiled loops take, with bounds that include a margin."""
+        tempered = self.exponent, self.temperatures, bounds
+        return *tempered, self.learned, self.max_set_size, SLACK, FLOOR
+
     @cached_property
-    def _bounds_of_counts(self) -> Floats:
-        return self.bounds_with_margin(SLACK, self.calibrated.classes, EPSILON)
+    def numbers_of_counts(self) -> tuple[Any, ...]:
+        """The same for spike counts."""
+        return self.numbers(self.bounds_with_margin(SLACK, self.calibrated.classes, EPSILON))
+
+    @cached_property
+    def _numbers_of_logits(self) -> dict[int, tuple[Any, ...]]:
+        """What the loops take, for logits below each power of two."""
+        return {}
+
+    def may_stop_at(self, evidence: NDArray[Any], checkpoint: int) -> bool:
+        """Whether one input with spike counts or finite logits (K, C) may stop at a checkpoint."""
+        # imported here since numba compiles it on import
+        from agreestop.kernels.cpu.prefilter import may_stop
+
+        if checkpoint in (0, len(self.bounds) - 1):
+            return True
+        given, flags = np.ascontiguousarray(evidence, np.float64), np.empty((1, 1), np.bool_)
+        numbers = self.numbers_of_counts
+        if evidence.dtype.kind not in "iu":
+            power = math.frexp(np.abs(given).max())[1]
+            if power not in self._numbers_of_logits:
+                wider = self.bounds_with_margin(SLACK, given.shape[1], EPSILON, 2.0**power)
+                self._numbers_of_logits[power] = self.numbers(wider)
+            numbers = self._numbers_of_logits[power]
+        may_stop(given[None, None], np.array([checkpoint]), *numbers, flags)
+        return bool(flags[0, 0])
 
     def may_stop(self, evidence: NDArray[Any], checkpoints: Integers) -> Booleans:
         """Whether inputs with spike counts or logits (rows, m, K, C) at these m checkpoints may
@@ -127,20 +156,11 @@ class Prefilter:
 
         flags = np.empty(evidence.shape[:2], np.bool_)
         numbers = np.ascontiguousarray(evidence, dtype=np.float64)
-        bounds = self._bounds_of_counts
+        numbers_of_rule = self.numbers_of_counts
         if evidence.dtype.kind not in "iu":
-            bounds = self.bounds_with_margin(
-                SLACK, evidence.shape[3], EPSILON, float(np.abs(numbers).max(initial=0.0))
-            )
-        numbers_of_rule = (
-            self.exponent,
-            self.temperatures,
-            bounds,
-            self.learned,
-            self.max_set_size,
-            SLACK,
-            FLOOR,
-        )
+            largest = float(np.abs(numbers).max(initial=0.0))
+            wider = self.bounds_with_margin(SLACK, evidence.shape[3], EPSILON, largest)
+            numbers_of_rule = self.numbers(wider)
 
         def run(_: int, first: int, last: int) -> None:
             may_stop(numbers[first:last], checkpoints, *numbers_of_rule, flags[first:last])

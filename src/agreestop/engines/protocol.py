@@ -223,6 +223,37 @@ class LiveSlots(Protocol):
         """
 
 
+class FilteredLive(Protocol):
+    """One live input that is run together with the prefilter of a rule, step by step."""
+
+    index: int
+    """The next checkpoint of the rule: at those before, the input did not stop."""
+
+    @property
+    def time(self) -> int:
+        """The number of steps so far."""
+
+    @property
+    def evidence(self) -> NDArray[Any]:
+        """(K, C) after the last step, of the members that checkpoint `index` asks for; the next
+        push overwrites it.
+        """
+
+    def push(self, events: ArrayLike | None, frame: ArrayLike | None) -> bool:
+        """Run one step; whether it is checkpoint `index` and the rule must judge it.
+
+        The caller moves `index` on then.
+        """
+
+
+@runtime_checkable
+class FilteringEngine(Protocol):
+    """An engine whose live steps include the prefilter of a rule."""
+
+    def live_filtered(self, prefilter: Prefilter, times: Integers) -> FilteredLive:
+        """Start on one live input; times (M,) are the checkpoints in steps."""
+
+
 @runtime_checkable
 class BatchingEngine(Protocol):
     """An engine that can compute many live inputs together."""

@@ -25,11 +25,12 @@ from agreestop.networks.architectures import Convolutional, FullyConnected, Spik
 from agreestop.networks.graphs import GraphNetwork
 
 from ..inputs import check_event_inputs, check_inputs, check_kept_rows, check_steps, is_binary
+from ..prefilter import Prefilter
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
 from .buffers import NO_VALUES, Block
 from .chains import plan_chain
 from .layout import FlatNetwork, aligned, flatten_network, flatten_plans, load_kernels
-from .live import EventDrivenLive, EventDrivenSlots
+from .live import EventDrivenFiltered, EventDrivenLive, EventDrivenSlots
 from .rows import RowRun
 
 PRECISIONS = ("float32", "bfloat16", "int8")
@@ -118,7 +119,13 @@ class EventDriven:
         )
 
     def live(self, number: int = 0) -> "EventDrivenLive":
-        return EventDrivenLive(self._network, self.input_shape, self.repeats)
+        live = EventDrivenLive(self._network, self.input_shape, self.repeats)
+        live.compile(load_kernels().push)
+        return live
+
+    def live_filtered(self, prefilter: Prefilter, times: Integers) -> "EventDrivenFiltered":
+        live = EventDrivenLive(self._network, self.input_shape, self.repeats)
+        return EventDrivenFiltered(live, prefilter, times)
 
     def live_slots(self, slots: int) -> "EventDrivenSlots":
         return EventDrivenSlots(self._network, slots, self.repeats)

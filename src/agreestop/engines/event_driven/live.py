@@ -8,8 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import Integers
 
 from ..inputs import check_events, check_frame, check_one_of, count_repeats
+from ..prefilter import Prefilter
 from .buffers import NO_VALUES, Lists
 from .layout import FlatNetwork, aligned, load_kernels
+
+NOT_VALUED = NO_VALUES, False
+_COMPILED: set[tuple[Any, np.dtype[Any]]] = set()
+"""Kernels that have run, and the types of their weights."""
 
 
 def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -83,17 +88,22 @@ class EventDrivenLive:
     """
 
     def __init__(self, network: FlatNetwork, input_shape: tuple[int, ...], repeats: str) -> None:
-        self._network = network
-        self._kernel = load_kernels().push
-        self._shape = input_shape
-        self._repeats = repeats
-        self._counts: Integers = np.zeros((network.members, network.classes), np.int64)
+        self._network, self._shape, self._repeats = network, input_shape, repeats
+        self.counts: Integers = np.zeros((network.members, network.classes), np.int64)
         self._state = aligned(network.state, np.float32)
         inputs, buffers = _live_buffers(network)
-        self._before = (network.layers, network.weights, network.constants)
-        self._after = (*inputs, self._state, *buffers, self._counts)
-        self.push(np.zeros(0, np.int64))  # numba compiles now rather than during the stream
-        self._state[:], self._counts[:] = 0, 0
+        # what a kernel takes before the events of a step, and after them
+        self.before = network.layers, network.weights, network.constants
+        self.after: tuple[Any, ...] = (*inputs, self._state, *buffers, self.counts)
+        self._kernel = load_kernels().push
+
+    def compile(self, kernel: Any, *more: Any) -> None:
+        """Have numba compile a kernel before the stream rather than during it."""
+        known = kernel, self._network.weights.dtype
+        if known not in _COMPILED:
+            kernel(*self.before, np.zeros(0, np.int64), *NOT_VALUED, *self.after, *more)
+            self._state[:], self.counts[:] = 0, 0
+            _COMPILED.add(known)
 
     def push(self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None) -> Integers:
         """Run one step (see `protocol.Live`) and return the spike counts (K, C) so far, which the
@@ -103,22 +113,26 @@ class EventDrivenLive:
         Nothing is allocated where events are an array of int64 for members of 0 and 1. A step that
         is refused leaves the input as it was.
         """
+        given, values = self.read(events, frame)
+        self.check(self._kernel(*self.before, given, *values, *self.after), given)
+        return self.counts
+
+    def read(
+        self, events: ArrayLike | None, frame: ArrayLike | None
+    ) -> tuple[Integers, tuple[NDArray[np.float32], bool]]:
+        """The flat indices of the active inputs; their values, and whether they have any."""
         check_one_of(events, frame)
         given, values = (
             self._from_events(events)
             if events is not None
             else self._from_frame(cast(ArrayLike, frame))
         )
-        wrong = self._kernel(
-            *self._before,
-            given,
-            NO_VALUES if values is None else values,
-            values is not None,
-            *self._after,
-        )
+        return given, NOT_VALUED if values is None else (values, True)
+
+    def check(self, wrong: int, given: Integers) -> None:
+        """Refuse a step with events that are no inputs, of which one is number `wrong`."""
         if wrong >= 0:
             check_events(given, self._network.inputs)  # says which
-        return self._counts
 
     def _from_frame(self, frame: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
         """The flat indices of the active inputs, and their values for a network of real inputs."""
@@ -144,3 +158,41 @@ class EventDrivenLive:
             return indices, None
         _, indices, values = count_repeats(np.array([0, len(indices)]), indices, whole)
         return indices, values
+
+
+@final
+class EventDrivenFiltered:
+    """One live input and the prefilter of a rule, both in one compiled call.
+
+    See `protocol.FilteredLive`.
+    """
+
+    def __init__(self, live: EventDrivenLive, prefilter: Prefilter, times: Integers) -> None:
+        self._live, self._kernel, self.evidence = live, load_kernels().push_filtered, live.counts
+        self._clock: Integers = np.zeros(2, np.int64)
+        members, classes = live.counts.shape
+        scratch = np.empty((members, classes)), np.empty(members), np.empty((2, classes))
+        order = np.empty(classes, np.int64)
+        judging = self._clock, times, *prefilter.numbers_of_counts, *scratch, order
+        live.compile(self._kernel, *judging)
+        self._clock[:] = 0
+        self._before, self._after = live.before, (*live.after, *judging)
+
+    @property
+    def time(self) -> int:
+        return int(self._clock[0])
+
+    @property
+    def index(self) -> int:
+        return int(self._clock[1])
+
+    @index.setter
+    def index(self, index: int) -> None:
+        self._clock[1] = index
+
+    def push(self, events: ArrayLike | None, frame: ArrayLike | None) -> bool:
+        given, values = self._live.read(events, frame)
+        found = self._kernel(*self._before, given, *values, *self._after)
+        if found < 0:
+            self._live.check(-1 - found, given)
+        return bool(found)

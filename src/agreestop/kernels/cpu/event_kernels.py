@@ -30,12 +30,13 @@ from .event_format import (
 )
 from .event_inputs import list_events, list_inputs, mark_events, mark_positions
 from .event_layers import advance, pool
-from .event_live import push, push_rows
+from .event_live import push, push_filtered, push_rows
 from .event_rows import list_reach, run_rows
 from .event_tiles import EVENTS_IN_A_BLOCK
 
 __all__ = [
     "CONSTANTS", "EVENTS_IN_A_BLOCK", "LAYER", "MARGIN", "NARROW", "RESETS", "SPARE", "SRM",
     "STEPS_SUMMED", "SUBTRACTS", "TOGETHER", "WIDE", "advance", "list_events", "list_inputs",
-    "list_reach", "mark_events", "mark_positions", "pool", "push", "push_rows", "run_rows",
+    "list_reach", "mark_events", "mark_positions", "pool", "push", "push_filtered", "push_rows",
+    "run_rows",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from .event_layers import advance, pool
 from .event_tiles import first_lane, run_tile, sum_rows
 from .intrinsics import WIDE, address
 from .numba_runtime import jit, jit_template
+from .prefilter import may_stop_at
 
 ROWS_AT_ONCE = 8  # weight rows that a live stream reads together
 
@@ -113,6 +114,41 @@ def push(
                 spikes[at + member * layer.words + label // 64, 0] >> np.uint64(label % 64)
             ) & np.uint64(1)
     return -1
+
+
+@jit()
+def push_filtered(
+    layers, weights, constants, given, given_values, valued, marks, frames, slots, state, spikes,
+    active, starts, events, values, currents, counts, clock, times, exponent, temperatures, bounds,
+    learned, size, slack, floor, logs, one, work, order,
+):  # fmt: skip
+    """`push`, and the prefilter where the step is a checkpoint.
+
+    clock is (time, checkpoint): the steps so far, and the next checkpoint of those at `times` (M,).
+    Return 0 if the input cannot stop at this step, 1 if the rule must judge it, and -1 - n if event
+    n is not an input. Every input stops at the last checkpoint, and its risk at the first is noted.
+    """
+    wrong = push(
+        layers, weights, constants, given, given_values, valued, marks, frames, slots, state,
+        spikes, active, starts, events, values, currents, counts,
+    )  # fmt: skip
+    if wrong >= 0:
+        return -1 - wrong
+    clock[0] += 1
+    index = clock[1]
+    if times[index] != clock[0]:
+        return 0
+    if (
+        index == 0
+        or index == len(times) - 1
+        or may_stop_at(
+            counts, index, exponent, temperatures, bounds, learned, size, slack, floor, logs, one,
+            work, order,
+        )
+    ):  # fmt: skip
+        return 1
+    clock[1] += 1
+    return 0
 
 
 @jit()

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .numba_runtime import jit, jit_inline
+from .numba_runtime import jit, jit_inline, jit_uncached
 
 
 @jit_inline
@@ -23,6 +23,89 @@ def _log_sum(values, first, last, scale):  # type: ignore[no-untyped-def]
     return top + math.log(total)
 
 
+@jit_uncached
+def may_stop_at(  # type: ignore[no-untyped-def]
+    counts, checkpoint, exponent, temperatures, bounds, learned, size, slack, floor, logs, one,
+    work, order,
+):  # fmt: skip
+    """Whether an input with counts or logits (K, C) may stop at a checkpoint.
+
+    logs (K, C), work (2, C), one (K,) and order (C,) are scratch memory.
+    """
+    members, classes = counts.shape
+    bound, best = bounds[checkpoint], min(size, classes)
+    if bound == -math.inf:
+        return False
+    if best == classes:
+        return True
+    pooled, ranked = work[0], work[1]
+    for member in range(members):
+        top = -math.inf
+        for label in range(classes):
+            top = max(top, counts[member, label])
+        total = 0.0
+        for label in range(classes):
+            total += math.exp(counts[member, label] - top)
+        rest = math.log(total)
+        for label in range(classes):
+            logs[member, label] = counts[member, label] - top - rest
+    for label in range(classes):
+        for member in range(members):
+            one[member] = logs[member, label]
+        if exponent == math.inf:
+            value = one.max()
+        elif exponent == -math.inf:
+            value = one.min()
+        elif exponent == 0:
+            value = one.mean()
+        else:
+            value = (_log_sum(one, 0, members, exponent) - math.log(float(members))) / exponent
+        pooled[label] = temperatures[checkpoint] * value
+    for label in range(classes):  # insertion sort: there are few classes
+        at = label
+        while at > 0 and pooled[order[at - 1]] < pooled[label]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = label
+    for label in range(classes):
+        ranked[label] = pooled[order[label]]
+    whole = _log_sum(ranked, 0, classes, 1.0)
+    risk = _log_sum(ranked, best, classes, 1.0) - whole
+    if learned.shape[1]:
+        # if the order depends on rounding, the rule decides
+        if ranked[best - 1] - ranked[best] < slack or ranked[0] - ranked[1] < slack:
+            return True
+        tail = max(risk, floor)
+        log_time = learned[checkpoint, 1]
+        dissent = 0.0
+        for member in range(members):
+            top_label = 0
+            for label in range(classes):
+                if logs[member, label] > logs[member, top_label]:
+                    top_label = label
+            dissent += top_label != order[0]
+            total = 0.0
+            for rank in range(best, classes):
+                total += math.exp(logs[member, order[rank]])
+            one[member] = max(math.log(max(total, 1e-300)), floor)
+        mean = one.mean()
+        spread = 0.0
+        for member in range(members):
+            spread += (one[member] - mean) ** 2
+        weights = learned[checkpoint, 2:]
+        logit = learned[checkpoint, 0] + weights[0] * tail
+        logit += weights[1] * max(_log_sum(ranked, 1, classes, 1.0) - whole, floor)
+        logit += weights[2] * (max(_log_sum(ranked, best - 1, classes, 1.0) - whole, floor) - tail)
+        logit += (
+            weights[3] * mean + weights[4] * one.max() + weights[5] * math.sqrt(spread / members)
+        )
+        logit += (
+            weights[6] * dissent / members + weights[7] * log_time + weights[8] * log_time * tail
+        )
+        risk = -math.log1p(math.exp(-logit)) if logit > -700 else logit
+    return not risk >= bound  # nan goes to the rule, which refuses it
+
+
 @jit(
     "void(float64[:,:,:,::1], int64[::1], float64, float64[::1], float64[::1], float64[:,::1], "
     "int64, float64, float64, boolean[:,::1])"
@@ -32,93 +115,11 @@ def may_stop(  # type: ignore[no-untyped-def]
 ):
     """Fill flags (rows, S) from counts or logits (rows, S, K, C). `bounds` include their slack."""
     rows, steps, members, classes = counts.shape
-    logs = np.empty((members, classes))
-    one = np.empty(members)
-    pooled = np.empty(classes)
-    ranked = np.empty(classes)
-    order = np.empty(classes, np.int64)
-    best = min(size, classes)
+    logs, one = np.empty((members, classes)), np.empty(members)
+    work, order = np.empty((2, classes)), np.empty(classes, np.int64)
     for row in range(rows):
         for index in range(steps):
-            checkpoint = checkpoints[index]
-            bound = bounds[checkpoint]
-            if bound == -math.inf:
-                flags[row, index] = False
-                continue
-            if best == classes:
-                flags[row, index] = True
-                continue
-            for member in range(members):
-                top = -math.inf
-                for label in range(classes):
-                    top = max(top, counts[row, index, member, label])
-                total = 0.0
-                for label in range(classes):
-                    total += math.exp(counts[row, index, member, label] - top)
-                rest = math.log(total)
-                for label in range(classes):
-                    logs[member, label] = counts[row, index, member, label] - top - rest
-            for label in range(classes):
-                for member in range(members):
-                    one[member] = logs[member, label]
-                if exponent == math.inf:
-                    value = one.max()
-                elif exponent == -math.inf:
-                    value = one.min()
-                elif exponent == 0:
-                    value = one.mean()
-                else:
-                    value = (
-                        _log_sum(one, 0, members, exponent) - math.log(float(members))
-                    ) / exponent
-                pooled[label] = temperatures[checkpoint] * value
-            for label in range(classes):  # insertion sort: there are few classes
-                at = label
-                while at > 0 and pooled[order[at - 1]] < pooled[label]:
-                    order[at] = order[at - 1]
-                    at -= 1
-                order[at] = label
-            for label in range(classes):
-                ranked[label] = pooled[order[label]]
-            whole = _log_sum(ranked, 0, classes, 1.0)
-            risk = _log_sum(ranked, best, classes, 1.0) - whole
-            if learned.shape[1]:
-                # if the order depends on rounding, the rule decides
-                if ranked[best - 1] - ranked[best] < slack or ranked[0] - ranked[1] < slack:
-                    flags[row, index] = True
-                    continue
-                tail = max(risk, floor)
-                log_time = learned[checkpoint, 1]
-                dissent = 0.0
-                for member in range(members):
-                    top_label = 0
-                    for label in range(classes):
-                        if logs[member, label] > logs[member, top_label]:
-                            top_label = label
-                    dissent += top_label != order[0]
-                    total = 0.0
-                    for rank in range(best, classes):
-                        total += math.exp(logs[member, order[rank]])
-                    one[member] = max(math.log(max(total, 1e-300)), floor)
-                mean = one.mean()
-                spread = 0.0
-                for member in range(members):
-                    spread += (one[member] - mean) ** 2
-                weights = learned[checkpoint, 2:]
-                logit = learned[checkpoint, 0] + weights[0] * tail
-                logit += weights[1] * max(_log_sum(ranked, 1, classes, 1.0) - whole, floor)
-                logit += weights[2] * (
-                    max(_log_sum(ranked, best - 1, classes, 1.0) - whole, floor) - tail
-                )
-                logit += (
-                    weights[3] * mean
-                    + weights[4] * one.max()
-                    + weights[5] * math.sqrt(spread / members)
-                )
-                logit += (
-                    weights[6] * dissent / members
-                    + weights[7] * log_time
-                    + weights[8] * log_time * tail
-                )
-                risk = -math.log1p(math.exp(-logit)) if logit > -700 else logit
-            flags[row, index] = not risk >= bound  # nan goes to the rule, which refuses it
+            flags[row, index] = may_stop_at(
+                counts[row, index], checkpoints[index], exponent, temperatures, bounds, learned,
+                size, slack, floor, logs, one, work, order,
+            )  # fmt: skip
