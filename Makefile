@@ -104,14 +104,13 @@ cluster: $(CLUSTER)/.cluster  ## tests on a local Ray cluster of two workers, wh
 shapes: $(VENV)/.test  ## which shape of score stops earliest; writes results/shapes and the table of docs/shapes.md
 	$(BIN)/python -m benchmarks shapes
 
-docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: docs/api.md, docs/configuration.md, docs/reproduction.md, docs/examples.md, tables and figures of docs/guide.md, paper.md, engines.md, reliability.md, promises.md, drift.md, scale.md, serve.md, adapters.md, nir.md and microcontroller.md
-	$(BIN)/python docs/make_api.py
+docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: docs/configuration.md, docs/reproduction.md, docs/examples.md, tables and figures of docs/guide.md, paper.md, engines.md, reliability.md, promises.md, drift.md, scale.md, serve.md, adapters.md, nir.md and microcontroller.md
 	$(BIN)/python docs/make_configuration.py
 	PYTHONPATH=. $(BIN)/python docs/make_reproduction.py
 	$(BIN)/python docs/make_readme.py
 
 site: $(VENV)/.test  ## the documentation as pages to browse; warnings are errors; writes site/index.html
-	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs site
+	$(BIN)/python -m sphinx -E -W --keep-going -q -d build/doctrees docs site
 
 picture: run  ## docs/demo.gif, the moving picture of the README, from the page of a run; needs chromium
 	$(BIN)/python docs/make_demo_picture.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,23 @@ from sphinx.application import Sphinx
 
 import agreestop
 
-ROOT = Path(__file__).parents[1]
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from api_pages import process_docstring, process_signature, skip_member  # noqa: E402
+
+sys.modules["agreestop.plot"] = agreestop.plot  # its public name; the module lies in agreestop.report
 
 project = "agreestop"
 author = "The agreestop authors"
 version = release = agreestop.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
 exclude_patterns = ["Thumbs.db", "_build"]
+templates_path = ["_templates"]
+autosummary_generate = True
+autosummary_ignore_module_all = False
+autosummary_imported_members = True
+numpydoc_show_class_members = False
+default_role = "code"
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]  # transcripts of terminals are no valid source
@@ -32,6 +43,7 @@ html_math_renderer = "mathml"
 html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 7,
+    "navbar_center": ["navbar-nav", "api-link"],
     "navbar_end": ["theme-switcher"],
     "show_prev_next": False,
     "footer_start": ["copyright"],
@@ -56,3 +68,6 @@ def _write_math(as_block: bool) -> Any:
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.add_html_math_renderer("mathml", (_write_math(False), None), (_write_math(True), None))
+    app.connect("autodoc-process-docstring", process_docstring, priority=400)  # before numpydoc
+    app.connect("autodoc-process-signature", process_signature)
+    app.connect("autodoc-skip-member", skip_member)

@@ -90,28 +90,6 @@ def test_the_tables_of_the_pages_and_the_examples_page_are_up_to_date() -> None:
     assert set(pages["EXAMPLES"]) == {path.stem for path in EXAMPLES}
 
 
-@pytest.fixture(scope="module")
-def api() -> str:
-    """The API page as its script writes it now."""
-    pytest.importorskip("torch", reason="the page describes the packages that need PyTorch")
-    page: str = runpy.run_path(str(ROOT / "docs" / "make_api.py"))["page"]()
-    return page
-
-
-def test_the_api_page_is_up_to_date(api: str) -> None:
-    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == api, "run make docs"
-
-
-def test_the_api_page_has_every_public_name(api: str) -> None:
-    for name in ag.__all__:
-        assert f"### `{name}`" in api
-    for package in ("adapters", "events", "networks", "engines", "ensembles", "export"):
-        for name in getattr(ag, package).__all__:
-            assert f"### `ag.{package}.{name}`" in api
-    assert " at 0x" not in api and "<factory>" not in api
-    assert "numpy._typing" not in api and "Union[" not in api  # types are shown by the names that the source gives them
-
-
 def test_the_configuration_page_is_up_to_date() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "make_configuration.py"))["page"]()
     assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == page, "run make docs"

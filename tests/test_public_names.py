@@ -84,7 +84,7 @@ NAMES = {
 }
 
 MOST_NAMES = 58
-PAGES = [path for path in ROOT.glob("docs/*.md") if path.stem != "api"] + [ROOT / "README.md", *ROOT.glob("examples/**/*.py")]
+PAGES = [*ROOT.glob("docs/*.md"), ROOT / "README.md", *ROOT.glob("examples/**/*.py")]
 ON_NO_PAGE = {
     *("CalibratedRule", "Evaluation", "Session", "InputError", "CalibrationWarning"),  # what calls return and raise
     *("generalized_mean", "merge_p_values", "merging_factor", "p_values"),  # the pieces of the theory

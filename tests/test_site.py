@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import agreestop as ag
+
 ROOT = Path(__file__).parents[1]
 GROUPS = ("Start", "Watch", "Guides", "Guarantee", "Engines and deployment", "Reproduction")
 LOADED = re.compile(
@@ -23,7 +25,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("sphinx", reason="the site is built by Sphinx")
     pytest.importorskip("torch", reason="the site describes packages that need PyTorch")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", str(folder / "doctrees"), "docs", str(folder / "site")]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-E",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-d",
+        str(folder / "doctrees"),
+        "docs",
+        str(folder / "site"),
+    ]
     built = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert built.returncode == 0, built.stderr
     return folder / "site"
@@ -38,6 +52,21 @@ def test_the_site_has_its_groups_and_loads_nothing_from_elsewhere(site: Path) ->
     assert len(pages) > 30
     assert [page.name for page in pages if LOADED.search(page.read_text(encoding="utf-8"))] == []
     assert [style.name for style in site.rglob("*.css") if LOADED_BY_STYLE.search(style.read_text(encoding="utf-8"))] == []
+
+
+def test_the_list_of_the_decision_layer_has_every_public_name() -> None:
+    listed = re.findall(r"^   (\w+)$", (ROOT / "docs" / "api" / "decide.rst").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sorted(listed) == sorted([*ag.__all__, "write_report"])
+
+
+@pytest.mark.slow
+def test_every_public_name_has_a_page_with_the_types_of_the_source(site: Path) -> None:
+    pages = site / "api" / "generated"
+    for package in ("", "adapters.", "cluster.", "engines.", "ensembles.", "events.", "export.", "networks.", "plot.", "serve."):
+        names = (getattr(ag, package[:-1]) if package else ag).__all__
+        assert [name for name in names if not (pages / f"agreestop.{package}{name}.html").exists()] == []
+    for page in pages.glob("*.html"):
+        assert not re.search(r" at 0x|&lt;factory&gt;|numpy\._typing|Union\[", page.read_text(encoding="utf-8")), page.name
 
 
 @pytest.mark.parametrize(
