@@ -24,8 +24,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from agreestop.engines.devices import capture_cuda_graph
 from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d, MemberLinear
-from agreestop.networks.spiking_layers import SpikingLayer
+from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, SpikingLayer
 
 from .peers import LEARNING_RATE, Neurons, Peer
 

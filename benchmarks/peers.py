@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.spiking_layers import SpikingLayer
+from agreestop.networks.layers import SpikingLayer
 
 from .results import version_of
 

@@ -21,7 +21,7 @@ from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.event_driven.engine import PRECISIONS
 from agreestop.engines.protocol import EnsembleRun
 from agreestop.networks import Architecture, Convolutional, FullyConnected, Neuron, ResNet18, SpikingNetwork
-from agreestop.networks.spiking_layers import SpikingLayer
+from agreestop.networks.layers import SpikingLayer
 from tests.networks.plain import generator, refused
 
 event_kernels = pytest.importorskip("agreestop.kernels.cpu.event_kernels")

@@ -16,9 +16,8 @@ from agreestop.ensembles.images import ImageTraining, augmented, reestimate_batc
 from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.networks import Posterior, ResNet18, SpikingNetwork
 from agreestop.networks.architectures import QUICK
-from agreestop.networks.layers import MemberBatchNorm2d
+from agreestop.networks.layers import MemberBatchNorm2d, SpikingLayer
 from agreestop.networks.neurons import SRM, steady_rates
-from agreestop.networks.spiking_layers import SpikingLayer
 
 CONFIG = ResNet18((3, 8, 8), 3, 1, width=3, timed=4)
 SETTINGS = ImageTraining(rate_epochs=2, epochs=2, batch_size=16, horizons=(1, 2))

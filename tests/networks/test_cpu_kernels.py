@@ -11,9 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.kernels.norm import Norm
-from agreestop.kernels.srm import Constants, SRMParameters, SRMState
-from agreestop.kernels.surrogates import SLOPES, Surrogate
+from agreestop.kernels.srm import SLOPES, Constants, Norm, SRMParameters, SRMState, Surrogate
 from agreestop.networks import Convolutional, Neuron, SpikingNetwork
 from agreestop.networks.neurons import SRM, srm
 from tests.networks.plain import generator, plain_loop, random_spikes

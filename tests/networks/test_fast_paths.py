@@ -16,11 +16,10 @@ from torch import Tensor
 
 from agreestop.engines import Dense, EventDriven
 from agreestop.kernels.cpu.sparse_product import sparse_product
-from agreestop.kernels.srm import SRMParameters, SRMState
-from agreestop.kernels.surrogates import SLOPES, Surrogate
+from agreestop.kernels.srm import SLOPES, SRMParameters, SRMState, Surrogate
 from agreestop.networks import Convolutional, FullyConnected, Neuron, SpikingNetwork
+from agreestop.networks.layers import SpikingLayer
 from agreestop.networks.neurons import srm
-from agreestop.networks.spiking_layers import SpikingLayer
 from tests.engines.test_event_driven import exactly
 from tests.networks.plain import generator, gradients
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 import agreestop.networks.neurons as srm_module
-from agreestop.kernels.srm import Chunk, SRMParameters, SRMState
-from agreestop.kernels.surrogates import SLOPES, Surrogate
+from agreestop.kernels.srm import SLOPES, Chunk, SRMParameters, SRMState, Surrogate
 from agreestop.networks import FullyConnected, Neuron, SpikingNetwork, operations
 from agreestop.networks.neurons import SRM, srm
 from tests.networks.plain import generator, gradients, plain_loop, refused

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.kernels.srm import SRMParameters, SRMState
-from agreestop.kernels.surrogates import SLOPES, Surrogate
+from agreestop.kernels.srm import SLOPES, SRMParameters, SRMState, Surrogate
 from agreestop.networks import Neuron
 from agreestop.networks.neurons import SRM, srm
 from tests.networks.plain import convolution, generator, gradients, plain_loop, random_spikes, refused

@@ -19,7 +19,7 @@ from agreestop.common import InputError, no_progress
 from agreestop.ensembles import load as load_ensemble
 from agreestop.events import EventData, EventSplits
 from agreestop.networks import ResNet18, SpikingNetwork
-from agreestop.networks.spiking_layers import SpikingLayer
+from agreestop.networks.layers import SpikingLayer
 from paper import make_scores as module
 from paper.figures import FIGURES, RULES, Figure
 from paper.make_scores import data_sets_of, make_scores

@@ -137,7 +137,7 @@ def test_a_missing_file_gives_a_sentence(tmp_path: Path) -> None:
 
 def test_a_configuration_knows_the_surrogates_and_limits_of_the_networks() -> None:
     pytest.importorskip("torch", reason="networks need PyTorch")
-    from agreestop.kernels.surrogates import SLOPES
+    from agreestop.kernels.srm import SLOPES
     from agreestop.networks.neurons import LARGEST
 
     assert set(SURROGATES) == set(SLOPES) and LARGEST_CONSTANT == LARGEST

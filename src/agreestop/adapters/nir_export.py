@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from agreestop.common import InputError, is_number, needs
 from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d
-from agreestop.networks.spiking_layers import SpikingLayer
+from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d, SpikingLayer
 
 SAME = 1e-6  # relative difference of two decays that are equal
 

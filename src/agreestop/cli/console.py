@@ -1,5 +1,5 @@
-"""What the verbs print with: tables and results on standard output, everything else on
-standard error.
+"""What the verbs share: options, and how they print: tables and results on standard output,
+everything else on standard error.
 """
 
 import os
@@ -8,9 +8,11 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
-from typing import Any, final
+from typing import Annotated, Any, final
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
@@ -54,6 +56,25 @@ PYTHON_WORDS = (
         lambda found: _option(found[1]),
     ),
 )
+
+Members = Annotated[
+    Path | None,
+    typer.Option(
+        help=(
+            "Ensemble to run on inputs: what `agreestop train` or ensemble.save wrote "
+            "(members.safetensors)."
+        )
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="ADDRESS", help="Run on a Ray cluster: local, auto, or its address."
+    ),
+]
+Engine = Annotated[
+    str, typer.Option(help="With --members: dense, event-driven, fused, …; auto chooses one.")
+]
 
 
 def _option(name: str) -> str:
@@ -253,3 +274,12 @@ def _progress_in_lines(title: str, began: float) -> ProgressCallback:
             say(f"{title}, {share:.0%}{f', {left}' if left else ''}: {what}")
 
     return progress
+
+
+def check_one_file(inputs: Path) -> None:
+    """Refuse inputs that only a cluster reads."""
+    if inputs.is_dir() or inputs.suffix == ".parquet":
+        raise InputError(
+            f"{inputs} is a folder or a Parquet file: add --ray local to read it, or give an "
+            "events file (.npz)."
+        )

@@ -18,11 +18,20 @@ from agreestop.decide.calibration import load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.drift.monitor import DriftMonitor
 from agreestop.decide.leakage import DIFFERENT_INPUTS
+from agreestop.decide.rule_files import kept_kind
 
 from .calibrate import read_lines
-from .console import errors_name_options, never_stops, progress_bar, say
-from .run import Engine, Members, Ray, check_one_file
-from .spot import decide_alarms, is_spotter
+from .console import (
+    Engine,
+    Members,
+    Ray,
+    check_one_file,
+    errors_name_options,
+    never_stops,
+    progress_bar,
+    say,
+)
+from .spot import SPOTTER, decide_alarms
 
 FORMATS = (".csv", ".json", ".npz")
 CLUSTER_FORMATS = (".parquet", "")  # one file, or a folder
@@ -123,7 +132,7 @@ def decide(
         )
     if output is not None and not kept:
         check_writable(output, rule, scores, members)
-    if is_spotter(rule):
+    if kept_kind(rule) == SPOTTER:
         decide_alarms(rule, scores, output)
         return
     calibrated = load_rule(rule)

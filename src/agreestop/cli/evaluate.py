@@ -16,11 +16,12 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.calibration import load_rule
 from agreestop.decide.decisions import Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
+from agreestop.decide.rule_files import kept_kind
 
 from .calibrate import read_lines
 from .console import errors_name_options, guarantee_in_words, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
-from .spot import evaluate_spotter, is_spotter
+from .spot import SPOTTER, evaluate_spotter
 
 MOST_ROWS = 8
 DOUBTS = (
@@ -70,7 +71,7 @@ def evaluate(
     any_members: AnyMembers = False,
 ) -> None:
     """Decide for every input of a labelled score file and compare with the labels."""
-    if is_spotter(rule):
+    if kept_kind(rule) == SPOTTER:
         evaluate_spotter(rule, scores, within, step_seconds, as_json)
         return
     if within is not None or step_seconds is not None:

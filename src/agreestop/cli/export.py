@@ -10,9 +10,8 @@ from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.calibration import load_rule
 
-from .console import errors_name_options, never_stops, say, show
+from .console import Engine, errors_name_options, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, say_unchecked
-from .run import Engine
 
 if TYPE_CHECKING:
     from agreestop.ensembles.ensemble import Ensemble

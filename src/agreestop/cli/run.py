@@ -19,7 +19,17 @@ from agreestop.pipeline.config import RunConfig, load_config
 from agreestop.pipeline.measure import FinishedRun, run_simulated
 from agreestop.report.records import MeasurementSettings, Record
 
-from .console import printed_warnings, progress_bar, say, show, show_written
+from .console import (
+    Engine,
+    Members,
+    Ray,
+    check_one_file,
+    printed_warnings,
+    progress_bar,
+    say,
+    show,
+    show_written,
+)
 
 Config = Annotated[
     Path | None, typer.Argument(help="Configuration (TOML); without one, the embedded digits.")
@@ -27,25 +37,6 @@ Config = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option("-o", "--output", help="Folder. [default: runs/NAME of the configuration]"),
-]
-
-Members = Annotated[
-    Path | None,
-    typer.Option(
-        help=(
-            "Ensemble to run on inputs: what `agreestop train` or ensemble.save wrote "
-            "(members.safetensors)."
-        )
-    ),
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray", metavar="ADDRESS", help="Run on a Ray cluster: local, auto, or its address."
-    ),
-]
-Engine = Annotated[
-    str, typer.Option(help="With --members: dense, event-driven, fused, …; auto chooses one.")
 ]
 
 
@@ -226,15 +217,6 @@ def _score_inputs(
         f"inputs{'' if scores.labels is not None else ', which have no labels'}."
     )
     show_written(output)
-
-
-def check_one_file(inputs: Path) -> None:
-    """Refuse inputs that only a cluster reads."""
-    if inputs.is_dir() or inputs.suffix == ".parquet":
-        raise InputError(
-            f"{inputs} is a folder or a Parquet file: add --ray local to read it, or give an "
-            "events file (.npz)."
-        )
 
 
 def on_ray(address: str | None) -> Callable[..., list[Any]] | None:

@@ -9,9 +9,17 @@ import typer
 from agreestop.common import InputError
 from agreestop.decide.calibration import load_rule
 
-from .console import errors_name_options, guarantee_in_words, never_stops, say, say_warning, show
+from .console import (
+    Engine,
+    Members,
+    errors_name_options,
+    guarantee_in_words,
+    never_stops,
+    say,
+    say_warning,
+    show,
+)
 from .decide import AnyEngine, AnyMembers, RuleFile, say_unchecked
-from .run import Engine, Members
 
 TOKEN = "AGREESTOP_TOKEN"
 NOTE = (

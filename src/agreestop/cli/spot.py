@@ -8,17 +8,13 @@ from pathlib import Path
 import typer
 
 from agreestop.common import InputError, atomic_writer
-from agreestop.decide.rule_files import kept_kind
 from agreestop.decide.spotting import CalibratedSpotter, Spotter, load_recordings
 
 from .console import errors_name_options, name_options, printed_warnings, show
 
+SPOTTER = CalibratedSpotter.__name__
+"""The kind of a rule file that holds a spotter."""
 FIGURES = ("found", "delay", "false_alarms", "capped", "any_false_alarm", "per_hour")
-
-
-def is_spotter(path: Path) -> bool:
-    """Whether a rule file holds a spotter."""
-    return kept_kind(path) == CalibratedSpotter.__name__
 
 
 def calibrate_spotter(

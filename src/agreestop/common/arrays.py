@@ -194,6 +194,14 @@ def as_seed(seed: int) -> int:
     return int(seed)
 
 
+def as_shape(shape: Sequence[int] | int, name: str) -> tuple[int, ...]:
+    """Integers of at least 1; one integer is a shape of one axis."""
+    sizes = tuple(shape) if isinstance(shape, (Sequence, np.ndarray)) else (shape,)
+    if not all(is_integer(size) and size >= 1 for size in sizes):
+        raise InputError(f"{name} is {shape!r}: integers of at least 1 are needed.")
+    return tuple(int(size) for size in sizes)
+
+
 def as_size(size: tuple[int, int]) -> tuple[int, int]:
     """The sensor's height and width: two integers of at least one."""
     if (

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, InputError, Integers, as_count, as_seed
-from agreestop.engines.devices import check_device, to_input_dtype, upload
+from agreestop.engines.devices import check_device, check_network, to_input_dtype, upload
 from agreestop.events.container import Inputs
 from agreestop.networks.architectures import Activity, SpikingNetwork
 from agreestop.networks.modules import ModuleMembers
@@ -183,19 +183,6 @@ def evidence_kind(output: str) -> str:
     logarithms of probabilities are too.
     """
     return "spikes" if output == "spikes" else "logits"
-
-
-def check_network(network: Any) -> None:
-    """Refuse what is not a network of members, and weights that are not finite."""
-    if not isinstance(network, (SpikingNetwork, ModuleMembers)):
-        raise InputError(
-            f"the network is a {type(network).__name__}: give a SpikingNetwork, or own modules as "
-            "ModuleMembers(list)."
-        )
-    if not all(bool(torch.isfinite(value).all()) for value in network.parameters()):
-        raise InputError(
-            "the members hold weights that are not finite: train again with a lower learning rate."
-        )
 
 
 @final

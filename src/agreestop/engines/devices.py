@@ -1,4 +1,4 @@
-"""The devices on which networks run: their names, copies of inputs, and CUDA graphs."""
+"""The devices on which networks run: checks of both, copies of inputs, and CUDA graphs."""
 
 import gc
 import re
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from agreestop.common import InputError, cores
 from agreestop.kernels.cpu.numba_runtime import parallel_for
+from agreestop.networks.architectures import SpikingNetwork
+from agreestop.networks.modules import ModuleMembers
 
 COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
 """Threads that copy together, chunks per thread, and bytes from which it pays: one core does not
@@ -37,6 +39,19 @@ def check_device(device: str | torch.device) -> str:
             "PyTorch with CUDA."
         )
     return device
+
+
+def check_network(network: Any) -> None:
+    """Refuse what is not a network of members, and weights that are not finite."""
+    if not isinstance(network, (SpikingNetwork, ModuleMembers)):
+        raise InputError(
+            f"the network is a {type(network).__name__}: give a SpikingNetwork, or own modules as "
+            "ModuleMembers(list)."
+        )
+    if not all(bool(torch.isfinite(value).all()) for value in network.parameters()):
+        raise InputError(
+            "the members hold weights that are not finite: train again with a lower learning rate."
+        )
 
 
 # ---- copies

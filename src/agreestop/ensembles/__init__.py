@@ -6,8 +6,7 @@ ensemble = agreestop.ensembles.DeepEnsemble(network, members=6).fit(x, y)
 from agreestop.common.errors import needs
 
 with needs("agreestop.ensembles"):
-    from .ensemble import Ensemble
+    from .ensemble import DeepEnsemble, Ensemble, VariationalEnsemble, load
     from .files import Epoch
-    from .kinds import DeepEnsemble, VariationalEnsemble, load
 
 __all__ = ["DeepEnsemble", "Ensemble", "Epoch", "VariationalEnsemble", "load"]

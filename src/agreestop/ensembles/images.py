@@ -31,10 +31,9 @@ from agreestop.common import InputError, Integers, as_count
 from agreestop.engines.devices import upload
 from agreestop.events.container import Inputs
 from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.layers import MemberBatchNorm2d
+from agreestop.networks.layers import MemberBatchNorm2d, SpikingLayer
 from agreestop.networks.neurons import SRM
 from agreestop.networks.posteriors import Posterior
-from agreestop.networks.spiking_layers import SpikingLayer
 
 from .gradients import Gradients
 from .training import TrainableMembers, TrainingSettings

@@ -26,8 +26,7 @@ from agreestop.common import (
     no_progress,
 )
 
-from .checks import RowIndex
-from .container import Events, Inputs, as_inputs
+from .container import Events, Inputs, RowIndex, as_inputs
 
 NUMBERS = (np.bool_, np.uint8, np.float32)
 PARTS = ("training", "tuning", "pool")

@@ -44,8 +44,7 @@ from agreestop.common import (
     write_npz,
 )
 
-from .checks import as_labels_and_classes, as_shape, index_type
-from .container import Events, Inputs, as_inputs
+from .container import Events, Inputs, as_input_shape, as_inputs, as_labels_and_classes, index_type
 from .data import (
     NUMBERS,
     PARTS,
@@ -221,7 +220,7 @@ def read_outline(path: str | PathLike[str]) -> tuple[int, bool]:
     sparse, inputs = "indices" in shapes, shapes.get("inputs", ())
     try:
         if sparse or ("inputs_shape" in shapes and len(inputs) == 1):
-            shape = as_shape(small["shape" if sparse else "inputs_shape"].tolist())
+            shape = as_input_shape(small["shape" if sparse else "inputs_shape"].tolist())
             stored, needed = (
                 (shapes["pointers"], math.prod(shape[:2]) + 1)
                 if sparse
@@ -232,7 +231,7 @@ def read_outline(path: str | PathLike[str]) -> tuple[int, bool]:
                     f"its arrays are too short or too long for inputs of shape {shape}; {HOW}."
                 )
             inputs = shape
-        return as_shape(inputs)[0], "labels" in shapes
+        return as_input_shape(inputs)[0], "labels" in shapes
     except InputError as error:
         raise InputError(f"{path} cannot be used: {error}") from None
     except KeyError:
@@ -297,7 +296,7 @@ def _dense_inputs(
         )
     inputs = arrays["inputs"]
     if "inputs_shape" in arrays and inputs.ndim == 1:  # packed bits, as version 0.1 wrote booleans
-        shape = as_shape(arrays["inputs_shape"].tolist())
+        shape = as_input_shape(arrays["inputs_shape"].tolist())
         if len(inputs) != -(-math.prod(shape) // 8):
             raise InputError(
                 f"it holds {8 * len(inputs):,} bits for inputs of shape {shape}, so it is not "

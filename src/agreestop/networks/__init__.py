@@ -5,7 +5,7 @@ members that are modules of the user.
 from agreestop.common.errors import needs
 
 with needs("agreestop.networks"):
-    from agreestop.kernels.surrogates import Surrogate
+    from agreestop.kernels.srm import Surrogate
 
     from .architectures import Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
     from .modules import ModuleMembers

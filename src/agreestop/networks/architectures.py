@@ -20,13 +20,22 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, final
 import torch
 from torch import Tensor, nn
 
-from agreestop.common import InputError, as_count
+from agreestop.common import InputError, as_count, as_shape
 from agreestop.kernels.srm import SRMState
 
-from .layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, count_nonzero, draw_weights
-from .modules import as_shape, check_held
+from .layers import (
+    MemberBatchNorm2d,
+    MemberConv2d,
+    MemberLinear,
+    SpikingLayer,
+    conv_layer,
+    count_nonzero,
+    dense_layers,
+    draw_weights,
+    normalised_conv,
+)
+from .modules import check_held
 from .neurons import SRM, Neuron
-from .spiking_layers import SpikingLayer, conv_layer, dense_layers, normalised_conv
 
 
 class NetworkState(NamedTuple):

@@ -16,11 +16,10 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, final, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agreestop.common import InputError, is_integer
+from agreestop.common import InputError, as_shape, is_integer
 
 Output = Literal["spikes", "logits", "probabilities", "numbers", "ends"]
 Step = Callable[[Tensor, Any], Any]
@@ -111,14 +110,6 @@ def _axis(axis: BatchAxis, key: Any) -> BatchAxis:
         f"batch_axis is {reprlib.repr(axis)}: give one integer, or integers in the form of the "
         "state."
     )
-
-
-def as_shape(shape: Sequence[int] | int, name: str) -> tuple[int, ...]:
-    """Integers of at least 1; one integer is a shape of one axis."""
-    sizes = tuple(shape) if isinstance(shape, (Sequence, np.ndarray)) else (shape,)
-    if not all(is_integer(size) and size >= 1 for size in sizes):
-        raise InputError(f"{name} is {shape!r}: integers of at least 1 are needed.")
-    return tuple(int(size) for size in sizes)
 
 
 def check_output(output: str) -> Output:

@@ -33,10 +33,10 @@ from agreestop.kernels.srm import (
     Kernels,
     SRMParameters,
     SRMState,
+    Surrogate,
     empty_like,
     run_kernels,
 )
-from agreestop.kernels.surrogates import Surrogate
 
 from . import operations
 

@@ -19,9 +19,7 @@ from torch import Tensor
 from agreestop.common import InputError
 from agreestop.kernels import TRITON_AVAILABLE
 from agreestop.kernels.cpu.numba_runtime import numba_available
-from agreestop.kernels.norm import Norm
-from agreestop.kernels.srm import Constants, SRMState
-from agreestop.kernels.surrogates import Surrogate
+from agreestop.kernels.srm import Constants, Norm, SRMState, Surrogate
 
 
 def _on_cpu(x: Tensor) -> bool:

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from agreestop.common import InputError, as_count, is_number
+from agreestop.common import InputError, as_count, as_shape, is_number
 
 from .architectures import Architecture, SpikingNetwork
-from .modules import ModuleMembers, Output, as_shape, check_output, count_classes, run_steps
+from .modules import ModuleMembers, Output, check_output, count_classes, run_steps
 
 PRIOR_VARIANCE = 0.03
 

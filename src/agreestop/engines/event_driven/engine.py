@@ -27,9 +27,16 @@ from agreestop.networks.graphs import GraphNetwork
 from ..inputs import check_event_inputs, check_inputs, check_kept_rows, check_steps, is_binary
 from ..prefilter import Prefilter
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
-from .buffers import NO_VALUES, Block
 from .chains import plan_chain
-from .layout import FlatNetwork, aligned, flatten_network, flatten_plans, load_kernels
+from .layout import (
+    NO_VALUES,
+    Block,
+    FlatNetwork,
+    aligned,
+    flatten_network,
+    flatten_plans,
+    load_kernels,
+)
 from .live import EventDrivenFiltered, EventDrivenLive, EventDrivenSlots
 from .rows import RowRun
 

@@ -9,8 +9,7 @@ from agreestop.common import Integers
 
 from ..inputs import check_events, check_frame, check_one_of, count_repeats
 from ..prefilter import Prefilter
-from .buffers import NO_VALUES, Lists
-from .layout import FlatNetwork, aligned, load_kernels
+from .layout import NO_VALUES, FlatNetwork, Lists, aligned, load_kernels
 
 NOT_VALUED = NO_VALUES, False
 _COMPILED: set[tuple[Any, np.dtype[Any]]] = set()

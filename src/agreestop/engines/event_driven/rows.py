@@ -12,8 +12,7 @@ from agreestop.events.container import Events, Inputs
 from agreestop.kernels.cpu.numba_runtime import parallel_for
 
 from ..protocol import Operations
-from .buffers import NO_VALUES, RowBuffers
-from .layout import FlatNetwork, load_kernels
+from .layout import NO_VALUES, FlatNetwork, RowBuffers, load_kernels
 
 # steps that a row takes in each layer before the next layer; more would not stay in the
 # second-level cache

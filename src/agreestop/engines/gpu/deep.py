@@ -17,8 +17,14 @@ from torch.nn import functional as F
 
 from agreestop.common import InputError
 from agreestop.networks.architectures import NetworkState, SpikingNetwork
-from agreestop.networks.layers import FEW, MemberBatchNorm2d, MemberConv2d, as_product, windows
-from agreestop.networks.spiking_layers import SpikingLayer
+from agreestop.networks.layers import (
+    FEW,
+    MemberBatchNorm2d,
+    MemberConv2d,
+    SpikingLayer,
+    as_product,
+    windows,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,14 +10,14 @@ from typing import Any, cast, final
 
 import torch
 
-from agreestop.engines.devices import check_device
+from agreestop.engines.devices import check_device, check_network
 from agreestop.events.container import Events, Inputs
 from agreestop.kernels.mixed_product import fixed_point
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from agreestop.networks.layers import SpikingLayer
 from agreestop.networks.neurons import SRM
-from agreestop.networks.spiking_layers import SpikingLayer
 
-from ..dense import DenseLive, DensePass, check_network
+from ..dense import DenseLive, DensePass
 from ..inputs import check_event_inputs, check_inputs
 from ..prefilter import Prefilter
 from ..protocol import Live, Outcomes, describe

@@ -14,7 +14,7 @@ from agreestop.engines.devices import capture_cuda_graph
 from agreestop.kernels.mixed_product import fixed_point
 from agreestop.kernels.srm import SRMState
 from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.spiking_layers import SpikingLayer
+from agreestop.networks.layers import SpikingLayer
 
 from .deep import DeepMember, DeepState
 

@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..norm import Norm
-from ..surrogates import Surrogate
+from ..srm import Norm, Surrogate
 from . import intrinsics as simd
 from .event_neurons import load_constants, step_srm
 from .intrinsics import NARROW, address, get, prefetch, put

@@ -34,8 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..srm import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
-from ..surrogates import Surrogate
+from ..srm import Chunk, Constants, Kernels, Layout, SRMState, Surrogate, empty_like, run_kernels
 from .event_neurons import integrate_srm
 from .intrinsics import copy_range, fma, power_of_two, prefetch
 from .numba_runtime import empty, jit, jit_inline, parallel_for, threads_for
@@ -160,7 +159,7 @@ def _exponential(x):  # type: ignore[no-untyped-def]
 
 @jit_inline
 def _slopes(scratch, threshold, kind, inside, outside):  # type: ignore[no-untyped-def]
-    """Write g(u - θ) of `surrogates.py` into OUTGOING; `inside` multiplies v and
+    """Write g(u - θ) of `kernels.srm` into OUTGOING; `inside` multiplies v and
     `outside` the result.
     """
     if kind == 0:

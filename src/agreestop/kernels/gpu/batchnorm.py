@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..norm import Norm
+from ..srm import Norm
 from .runtime import on_device_of
 
 # programs of a sum, a power of two: the blocks of channels share them, and those of a block share

@@ -24,8 +24,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..norm import Norm
-from ..surrogates import Surrogate
+from ..srm import Norm, Surrogate
 from .batchnorm import gradients, statistics
 from .deep import Affine, saved_neurons
 from .runtime import on_device_of

@@ -39,8 +39,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..srm import Chunk, Constants, Kernels, Layout, SRMState, empty_like, run_kernels
-from ..surrogates import Surrogate
+from ..srm import Chunk, Constants, Kernels, Layout, SRMState, Surrogate, empty_like, run_kernels
 from .runtime import on_device_of
 from .triton_kernels import backward_kernel, forward_kernel
 

@@ -110,7 +110,7 @@ def step_srm(x, i, m, h, a, b, reset, gain):
 
 @triton.jit
 def _slope(v, inside, outside, SLOPE: tl.constexpr):
-    """g(v) of `surrogates.py`; `inside` multiplies v and `outside` the result."""
+    """g(v) of `kernels.srm`; `inside` multiplies v and `outside` the result."""
     if SLOPE == "arctan":
         scaled = v * inside
         slope = outside / (scaled * scaled + 1)
