@@ -2,19 +2,53 @@
 the rule stops.
 """
 
-from typing import final
+from dataclasses import dataclass
+from typing import Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError, Schedule
+from agreestop.common import InputError, Integers, Schedule
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.decisions import Decision
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .joining import JoiningLive, MemberGroups
-from .prefilter import can_prefilter_on_cpu, prefilter_for
+from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
 from .protocol import Engine, FilteredLive, FilteringEngine
+
+
+@dataclass(frozen=True, eq=False)
+class LivePlan:
+    """What the live inputs of an engine under a rule have in common.
+
+    times      (M,) the checkpoints in steps
+    prefilter  of the rule, where there is one
+    filtered   the engine, if its live steps include the prefilter
+    """
+
+    engine: Engine
+    calibrated: CalibratedRule
+    times: Integers
+    prefilter: Prefilter | None
+    filtered: FilteringEngine | None
+
+    @classmethod
+    def of(cls, engine: Engine, calibrated: CalibratedRule) -> Self:
+        """The plan, for members as the rule needs them."""
+        times = checkpoint_steps(calibrated, engine, None)
+        prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
+        joining = isinstance(calibrated.checkpoints, Schedule)
+        possible = prefilter is not None and not joining and isinstance(engine, FilteringEngine)
+        return cls(engine, calibrated, times, prefilter, engine if possible else None)
+
+    def begin(self, number: int) -> FilteredLive:
+        """Start on the input with this number."""
+        if self.filtered is not None and self.prefilter is not None:
+            return self.filtered.live_filtered(self.prefilter, self.times)
+        return JoiningLive(
+            MemberGroups(self.engine, self.calibrated.checkpoints), self.times, number
+        )
 
 
 @final
@@ -36,20 +70,13 @@ class LiveSession:
         group: ArrayLike | None = None,
         fresh: bool | None = None,
         options: RunOptions = DEFAULTS,
+        plan: LivePlan | None = None,
     ) -> None:
+        """plan: of this engine and this rule, where it is known."""
         check_rule(calibrated, engine, options)
-        self._calibrated, self._times = calibrated, checkpoint_steps(calibrated, engine, None)
+        self._plan = LivePlan.of(engine, calibrated) if plan is None else plan
         self._session = Session(calibrated, number, group, fresh=fresh)
-        self._prefilter = (
-            prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
-        )
-        self._live: FilteredLive
-        schedule = isinstance(calibrated.checkpoints, Schedule)
-        if self._prefilter is None or schedule or not isinstance(engine, FilteringEngine):
-            members = MemberGroups(engine, calibrated.checkpoints)
-            self._live = JoiningLive(members, self._times, self._session.number)
-        else:
-            self._live = engine.live_filtered(self._prefilter, self._times)
+        self._live = self._plan.begin(self._session.number)
 
     @property
     def time(self) -> int:
@@ -95,7 +122,7 @@ class LiveSession:
         session.check_open()
         if live.push(events, frame):
             self.judge_next()
-            while session.decision is None and self._times[live.index] == live.time:
+            while session.decision is None and self._plan.times[live.index] == live.time:
                 self.judge_next()
         return session.decision
 
@@ -109,7 +136,7 @@ class LiveSession:
         if self.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
         if self.decision is None:
-            self._calibrated.check_lengths(np.array([self.time]))
+            self._plan.calibrated.check_lengths(np.array([self.time]))
         return self.last_decision()
 
     def last_decision(self) -> Decision:
@@ -123,8 +150,8 @@ class LiveSession:
         that it asks for.
         """
         session, live = self._session, self._live
-        index, evidence = live.index, live.evidence
-        if self._prefilter is None or self._prefilter.may_stop_at(evidence, index):
+        index, evidence, prefilter = live.index, live.evidence, self._plan.prefilter
+        if prefilter is None or prefilter.may_stop_at(evidence, index):
             session.index = index
-            session.judge(self._calibrated.rule.read_outputs(evidence))
+            session.judge(self._plan.calibrated.rule.read_outputs(evidence))
         live.index += session.decision is None

@@ -28,10 +28,11 @@ from .early_stopping import (
     EarlyRun,
     RunOptions,
     check_calibrated,
+    check_rule,
     decide_early,
     score,
 )
-from .live import LiveSession
+from .live import LivePlan, LiveSession
 from .protocol import Engine
 from .watching import Event, Heard, WatchSession, listen
 
@@ -46,6 +47,7 @@ class Runner(ABC):
     def __init__(self) -> None:
         self._known, self._digest = KnownDigest(), ""
         self._engine: Engine | None = None
+        self._plan: LivePlan | None = None  # of the last rule that was live
 
     @property
     @abstractmethod
@@ -219,4 +221,8 @@ class Runner(ABC):
         check_calibrated(rule)
         engine = self.engine
         options = self.options(any_engine=any_engine, any_members=any_members)
-        return LiveSession(engine, rule, number, group, options=options)
+        plan = self._plan
+        if plan is None or plan.engine is not engine or plan.calibrated is not rule:
+            check_rule(rule, engine, options)
+            self._plan = plan = LivePlan.of(engine, rule)
+        return LiveSession(engine, rule, number, group, options=options, plan=plan)

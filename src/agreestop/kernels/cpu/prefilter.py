@@ -23,6 +23,48 @@ def _log_sum(values, first, last, scale):  # type: ignore[no-untyped-def]
     return top + math.log(total)
 
 
+@jit_inline
+def _rank(values, order):  # type: ignore[no-untyped-def]
+    """Indices by falling value, by insertion, since there are few."""
+    for label in range(len(values)):
+        at = label
+        while at > 0 and values[order[at - 1]] < values[label]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = label
+
+
+@jit_inline
+def _risk_of_means(counts, temperature, best, parts, pooled, order):  # type: ignore[no-untyped-def]
+    """The log-risk where confidences are averaged: they need no logarithms.
+
+    A confidence that vanishes here makes the risk too small, so the rule judges.
+    """
+    members, classes = counts.shape
+    pooled[:] = 0.0
+    for member in range(members):
+        top, total = counts[member, 0], 0.0
+        for label in range(1, classes):
+            top = max(top, counts[member, label])
+        for label in range(classes):
+            parts[member, label] = math.exp(counts[member, label] - top)
+            total += parts[member, label]
+        for label in range(classes):
+            pooled[label] += parts[member, label] / total
+    _rank(pooled, order)
+    if temperature != 1.0:
+        largest = pooled[order[0]]
+        for label in range(classes):
+            pooled[label] = math.exp(temperature * math.log(pooled[label] / largest))
+    outside = 0.0
+    for rank in range(classes - 1, best - 1, -1):
+        outside += pooled[order[rank]]
+    inside = 0.0
+    for rank in range(best):
+        inside += pooled[order[rank]]
+    return math.log(outside / (inside + outside))
+
+
 @jit_uncached
 def may_stop_at(  # type: ignore[no-untyped-def]
     counts, checkpoint, exponent, temperatures, bounds, learned, size, slack, floor, logs, one,
@@ -38,6 +80,9 @@ def may_stop_at(  # type: ignore[no-untyped-def]
         return False
     if best == classes:
         return True
+    if exponent == 1.0 and not learned.shape[1] and temperatures[checkpoint] > 0:
+        risk = _risk_of_means(counts, temperatures[checkpoint], best, logs, work[0], order)
+        return not risk >= bound  # nan goes to the rule, which refuses it
     pooled, ranked = work[0], work[1]
     for member in range(members):
         top = -math.inf
@@ -61,12 +106,7 @@ def may_stop_at(  # type: ignore[no-untyped-def]
         else:
             value = (_log_sum(one, 0, members, exponent) - math.log(float(members))) / exponent
         pooled[label] = temperatures[checkpoint] * value
-    for label in range(classes):  # insertion sort: there are few classes
-        at = label
-        while at > 0 and pooled[order[at - 1]] < pooled[label]:
-            order[at] = order[at - 1]
-            at -= 1
-        order[at] = label
+    _rank(pooled, order)
     for label in range(classes):
         ranked[label] = pooled[order[label]]
     whole = _log_sum(ranked, 0, classes, 1.0)
@@ -103,7 +143,7 @@ def may_stop_at(  # type: ignore[no-untyped-def]
             weights[6] * dissent / members + weights[7] * log_time + weights[8] * log_time * tail
         )
         risk = -math.log1p(math.exp(-logit)) if logit > -700 else logit
-    return not risk >= bound  # nan goes to the rule, which refuses it
+    return not risk >= bound
 
 
 @jit(
