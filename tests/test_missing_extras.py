@@ -35,6 +35,7 @@ ENTRIES = {  # public entry points, and what they say where no optional package 
     "ag.adapters.from_nir": "torch 'agreestop[networks]'",
     "ag.adapters.to_nir": "torch 'agreestop[networks]'",
     "ag.adapters.EarlyClassifier": "scikit-learn 'agreestop[learn]'",
+    "ag.adapters.EarlyRegressor": "scikit-learn 'agreestop[learn]'",
     "ag.adapters.AeonEarlyClassifier": "scikit-learn 'agreestop[learn]'",
     "ag.plot": "matplotlib 'agreestop[figures]'",
     "ag.write_report(ag.simulate_scores(300), 'report.html')": "matplotlib 'agreestop[figures]'",

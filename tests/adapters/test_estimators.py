@@ -147,8 +147,8 @@ def covered(early: EarlyClassifier, series: Any, labels: Any) -> float:
 
 def divided_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: every row is divided by itself, as if it had no copy and no group."""
-    monkeypatch.setattr("agreestop.adapters.estimators._units", lambda series, groups: np.arange(len(series)))
-    monkeypatch.setattr("agreestop.adapters.estimators._first_copies", lambda ids, codes: np.ones(len(ids), bool))
+    monkeypatch.setattr("agreestop.adapters.division._units", lambda series, groups: np.arange(len(series)))
+    monkeypatch.setattr("agreestop.adapters.division._first_copies", lambda ids, codes: np.ones(len(ids), bool))
 
 
 @pytest.mark.parametrize("control", [False, True])

@@ -10,6 +10,7 @@
     session = engine.live(rule)                      one live input
     EarlyClassifier(forest, 20, 0.9).fit(X, y)       any scikit-learn classifier, on time series;
                                                      `AeonEarlyClassifier` for aeon
+    EarlyRegressor(ridge, 20, 0.9, max_width=1.0)    any regressor: intervals
 
 Each name is loaded on first use, and the library that it adapts only when it is called.
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .modules import from_module as from_module
     from .nir import from_nir as from_nir
     from .nir_export import to_nir as to_nir
+    from .regressors import EarlyRegressor as EarlyRegressor
     from .spiking_libraries import from_norse as from_norse
     from .spiking_libraries import from_sinabs as from_sinabs
     from .spiking_libraries import from_snntorch as from_snntorch
@@ -47,6 +49,7 @@ _LAZY |= {
     "to_nir": "nir_export",
 }
 _LAZY |= {"EarlyClassifier": "estimators", "AeonEarlyClassifier": "aeon_classifier"}
+_LAZY |= {"EarlyRegressor": "regressors"}
 """Public names, and the module of each."""
 
 # AeonEarlyClassifier exists only where aeon is installed

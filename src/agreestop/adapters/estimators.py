@@ -41,9 +41,7 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import KFold
-from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -52,12 +50,9 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
-    as_array,
-    as_checkpoints,
     as_seed,
     check_series,
     is_integer,
-    is_number,
 )
 from agreestop.common.errors import CalibrationWarning
 from agreestop.common.levels import Target, in_words, quantile_rank
@@ -65,11 +60,12 @@ from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
 from agreestop.decide.confidence import MODEL_AVERAGE
 from agreestop.decide.decisions import Decisions
-from agreestop.decide.leakage import Overlap, TrainingRows, mark_ids
 from agreestop.decide.rule import Rule, build_rule
 from agreestop.decide.scores import Scores
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.events.container import input_ids
+
+from .division import Division, prefix, series_times, trained_overlap
 
 RuleMaker = Callable[[Target, tuple[float, ...], int], Rule]
 RULES: dict[str, RuleMaker] = {
@@ -80,7 +76,6 @@ RULES: dict[str, RuleMaker] = {
     "fixed-time": partial(build_rule, "fixed-time"),
 }
 ABSTAINING = ("agreestop", "fixed-time")
-LEAST_ROWS = 10
 SUM_ERROR = 1e-3  # rounding of a sum of probabilities
 LEAST_CONFIDENCE = 1e-6  # a forest often gives a class no vote at all, and log 0 is no number
 
@@ -171,16 +166,12 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"y holds one class, {str(self.classes_[0])!r}: a classifier needs two or more."
             )
-        self.checkpoints_ = self._times(series.shape[-1])
+        self.checkpoints_ = series_times(self.checkpoints, series.shape[-1])
         make = self._rule_maker()
-        if groups is not None and people is not None:
-            raise InputError("groups and people are given: people are kept apart too, so give one.")
-        if for_people is not None and people is None:
-            raise InputError("for_people is given without people: give the person of each row.")
-        persons = _as_groups(people, len(series), "people")
-        names = _as_groups(groups, len(series)) if persons is None else persons
-        units = _units(series, names)
-        fitting, calibration = self._divide(units)
+        divided = Division.of(
+            series, codes, groups, people, for_people, self.calibration, self.seed
+        )
+        fitting, persons = divided.fitting, divided.people
         known = np.unique(codes[fitting])
         if len(known) < 2:
             raise InputError(
@@ -198,15 +189,11 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "max_set_size that it gets."
             )
         self._check_abstain_label(rule)
-        ids, changes = input_ids(series), _changes(series)
-        self.calibration_rows_ = calibration[
-            _first_copies(ids[calibration], codes[calibration]) | ~changes[calibration]
-        ]
-        self.training_rows_ = TrainingRows.of(ids[fitting[changes[fitting]]])
+        self.calibration_rows_ = divided.counted
+        self.training_rows_ = divided.training_rows
         if self.folds:
-            apart = ~np.isin(ids[fitting], ids[calibration])
             rule = self._with_temperatures(
-                rule, series[fitting], codes[fitting], units[fitting], apart
+                rule, series[fitting], codes[fitting], divided.units[fitting], divided.apart
             )
         met = np.isin(codes[self.calibration_rows_], known)
         if persons is not None and not met.all():
@@ -215,62 +202,19 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "fits the models has: give more people, or leave these classes out."
             )
         stricter, unmet = _count_unmet(rule, met)
-        self.notes_ = self._notes(ids[changes], names, calibration, unmet, persons is not None)
+        self.notes_ = (*divided.notes((self.estimator,)), *([unmet] if unmet else []))
         self.models_ = self._fit_models(series[fitting], codes[fitting])
         rows = self.calibration_rows_[met]
         own = None if persons is None else persons[rows]
         scores = self._scores(self.models_, series[rows], codes[rows])
         calibrated = stricter.calibrate(scores, people=own, for_people=for_people)
         if persons is not None:  # neither those who calibrate nor those who fit are new
-            calibrated = replace(calibrated, known_people=np.unique(mark_ids(persons)))
+            calibrated = replace(calibrated, known_people=divided.known_people)
         self.notes_ += calibrated.notes
         self.rule_ = (
             replace(calibrated, guarantee=f"{rule.promise()} {unmet}") if unmet else calibrated
         )
         return self
-
-    def _notes(
-        self,
-        ids: NDArray[np.uint64],
-        groups: NDArray[Any] | None,
-        calibration: Integers,
-        unmet: str,
-        people: bool,
-    ) -> tuple[str, ...]:
-        """What is worth knowing about the division of the rows; what may void the promise is
-        also warned of. ids: of rows that change.
-        """
-        notes, doubts = [], []
-        if copies := len(ids) - len(np.unique(ids)):
-            notes.append(
-                f"{copies} series are copies of others: copies stay on one side, and calibrate "
-                "once."
-            )
-        if groups is not None:
-            count = len(np.unique(groups[calibration]))
-            what = "people" if people else "groups"
-            notes.append(
-                f"The rows of {count} of the {len(np.unique(groups))} {what} calibrate, and those "
-                "of the others fit the models."
-            )
-        if groups is not None and not people:
-            doubts.append(
-                f"rows of one group are alike, so with {count} groups that calibrate, the promise "
-                "is about new rows of these groups: "
-                "it may fail for rows of new groups."
-            )
-        if _was_fitted(self.estimator):
-            doubts.append(
-                "the estimator was fitted before, and fit cannot tell which rows trained it: "
-                "the promise holds only if X holds none of them."
-            )
-        for doubt in doubts:
-            warnings.warn(doubt, CalibrationWarning, stacklevel=3)
-        return (
-            *notes,
-            *(doubt[0].upper() + doubt[1:] for doubt in doubts),
-            *([unmet] if unmet else []),
-        )
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each series at its stop, (n,).
@@ -292,10 +236,8 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         stops = run_checkpoints(
             self._judge(series), rule.start(len(series)), len(self.checkpoints_), len(self.classes_)
         )
-        ids, rows = input_ids(series), self.training_rows_
-        return rule.decisions(
-            stops, ids, training=Overlap.of("training", "ids", rows.find(ids), rows.chance)
-        )
+        ids = input_ids(series)
+        return rule.decisions(stops, ids, training=trained_overlap(self.training_rows_, ids))
 
     def _judge(self, series: Floats) -> Callable[[int, Integers, State], Verdict]:
         """A function that runs the models on some series at a checkpoint and judges them."""
@@ -329,31 +271,6 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{self.checkpoints_[-1]}: give whole series."
             )
         return cast(Floats, series)
-
-    def _times(self, length: int) -> tuple[int, ...]:
-        """The checkpoints of series of that length."""
-        given: Any = length if self.checkpoints is None else self.checkpoints
-        if is_integer(given):
-            if given < 1:
-                raise InputError(
-                    f"checkpoints is {given}: give how many there are, at least 1, or the times "
-                    "themselves."
-                )
-            return tuple(
-                sorted(
-                    {
-                        -(-length * part // min(given, length))
-                        for part in range(1, min(given, length) + 1)
-                    }
-                )
-            )
-        times = as_checkpoints(given)
-        if not all(is_integer(time) for time in times) or times[-1] > length:
-            raise InputError(
-                f"checkpoints is {given!r}: give whole numbers of time steps, at most {length}, "
-                "the length of the series."
-            )
-        return cast(tuple[int, ...], times)
 
     def _check_abstain_label(self, rule: Rule) -> None:
         label, classes = np.asarray(self.abstain_label), self.classes_
@@ -391,34 +308,6 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return RULES[self.rule]
 
-    def _divide(self, units: Integers) -> tuple[Integers, Integers]:
-        """The rows that fit and those that calibrate.
-
-        The division is random and ignores labels, as the promise needs it.
-
-        units (n,), from 0: rows of one unit stay on one side.
-        """
-        n, counts = len(units), np.bincount(units)
-        if not (is_number(self.calibration) and 0 < self.calibration < 1):
-            raise InputError(
-                f"calibration is {self.calibration!r}: give a share of the rows, between 0 and 1."
-            )
-        if n < LEAST_ROWS:
-            raise InputError(
-                f"X has {n} samples, but a minimum of {LEAST_ROWS} is required: some fit the "
-                "models, others calibrate."
-            )
-        if len(counts) < 2:
-            raise InputError(
-                "all rows are of one group, or equal: give rows of at least two groups, some to "
-                "fit and others to calibrate."
-            )
-        order = np.random.default_rng(as_seed(self.seed)).permutation(len(counts))
-        wanted = min(max(1, round(self.calibration * n)), n - 2)
-        taken = int(np.abs(np.cumsum(counts[order])[:-1] - wanted).argmin()) + 1
-        calibrates = np.isin(units, order[:taken])
-        return np.flatnonzero(~calibrates), np.flatnonzero(calibrates)
-
     def _with_temperatures(
         self,
         rule: Rule,
@@ -453,18 +342,12 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         labels = self.classes_[codes]
         if self.one_model:
-            return [
-                clone(self.estimator).fit(self._prefix(series, self.checkpoints_[-1]), labels)
-            ] * len(self.checkpoints_)
+            whole = prefix(self.estimator, series, self.checkpoints_[-1])
+            return [clone(self.estimator).fit(whole, labels)] * len(self.checkpoints_)
         return [
-            clone(self.estimator).fit(self._prefix(series, time), labels)
+            clone(self.estimator).fit(prefix(self.estimator, series, time), labels)
             for time in self.checkpoints_
         ]
-
-    def _prefix(self, series: Floats, time: int) -> Floats:
-        """What the estimator sees of series at a time."""
-        seen = series[..., :time]
-        return seen if _takes_channels(self.estimator) else seen.reshape(len(seen), -1)
 
     def _confidence(self, models: list[Any], index: int, series: Floats) -> Floats:
         """Log-confidences (n, C) of whole series at a checkpoint.
@@ -472,7 +355,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A class that a model has not met has hardly any confidence.
         """
         found = np.asarray(
-            models[index].predict_proba(self._prefix(series, self.checkpoints_[index])),
+            models[index].predict_proba(prefix(self.estimator, series, self.checkpoints_[index])),
             dtype=np.float64,
         )
         confidence = np.zeros((len(series), len(self.classes_)))
@@ -506,60 +389,6 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             tuple(map(str, self.classes_.tolist())),
             ids=input_ids(series),
         )
-
-
-def _as_groups(groups: ArrayLike | None, n: int, name: str = "groups") -> NDArray[Any] | None:
-    if groups is None:
-        return None
-    array = as_array(groups, name)
-    if array.shape != (n,) or array.dtype.kind not in "iuUS":
-        given = f"{name} has shape {array.shape} and dtype {array.dtype}"
-        raise InputError(
-            f"{given}: {n} whole numbers or strings are needed, one for each row of X."
-        )
-    return array
-
-
-def _changes(series: Floats) -> Booleans:
-    """Which series are not constant. Constant ones, such as empty recordings, repeat by nature."""
-    return np.asarray((series != series[..., :1]).reshape(len(series), -1).any(axis=1))
-
-
-def _first_copies(ids: NDArray[np.uint64], codes: Integers) -> Booleans:
-    """The first row of each series and class."""
-    _, first = np.unique(np.stack([ids, codes.astype(np.uint64)]), axis=1, return_index=True)
-    return np.isin(np.arange(len(ids)), first)
-
-
-def _units(series: Floats, groups: NDArray[Any] | None) -> Integers:
-    """What stays on one side of a division, (n,), numbered from 0 as it appears: equal series
-    that are not constant, and groups.
-    """
-    _, content = np.unique(input_ids(series), return_inverse=True)
-    n, constant = len(series), ~_changes(series)
-    content = np.where(constant, n + np.arange(n), content)
-    parts = [content] if groups is None else [content, np.unique(groups, return_inverse=True)[1]]
-    units, before = np.arange(n), None
-    # every row takes the first row that it belongs to
-    while before is None or not np.array_equal(units, before):
-        before = units
-        for part in parts:
-            first = np.full(int(part.max()) + 1, n)
-            np.minimum.at(first, part, units)
-            units = first[part]
-    return np.unique(units, return_inverse=True)[1]
-
-
-def _was_fitted(estimator: Any) -> bool:
-    """Whether the estimator, or a part of it, stays as it was fitted before when it is cloned."""
-    parts = [
-        estimator,
-        *(estimator.get_params(deep=True).values() if hasattr(estimator, "get_params") else ()),
-    ]
-    models = [part for part in parts if hasattr(part, "fit") and not isinstance(part, type)]
-    return any(
-        isinstance(model, FrozenEstimator) or clone(model, safe=False) is model for model in models
-    )
 
 
 def _count_unmet(rule: Rule, met: Booleans) -> tuple[Rule, str]:
@@ -601,12 +430,3 @@ def _target_with(n: int, misses: int, delta: Fraction | None) -> Fraction:
         allows = n + 1 - quantile_rank(n, Fraction(middle, parts), delta)
         low, high = (middle, high) if allows > misses else (low, middle)
     return Fraction(min(high, parts - 1), parts)
-
-
-def _takes_channels(estimator: Any) -> bool:
-    """Whether an estimator takes (n, channels, T): those of aeon do, and those of scikit-learn
-    whose tags say so.
-    """
-    return hasattr(type(estimator), "get_class_tags") or bool(
-        get_tags(estimator).input_tags.three_d_array
-    )
