@@ -38,7 +38,7 @@ CALIBRATION = 200
 class CRecord:
     """One ensemble in C. Sizes are in bytes, times in µs for a step of all members, medians over rounds that take turns.
 
-    code   of agreestop.c and rule.c, compiled for this computer with -Os
+    code   of agreestop.c, network.c and rule.c, compiled for this computer with -Os
     equal  of `inputs` inputs, those whose line of the CSV is the same as that of Python
     """
 
@@ -80,7 +80,9 @@ def compile_c(folder: Path) -> int:
     """Build `replay`, and return the bytes of the code that a device needs, compiled with -Os."""
     for words in (["clean"], ["objects", "CFLAGS=-Os"]):
         subprocess.run(["make", "-s", "-C", str(folder), *words], check=True)
-    lines = subprocess.run(["size", "agreestop.o", "rule.o"], cwd=folder, check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = subprocess.run(
+        ["size", "agreestop.o", "network.o", "rule.o"], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
     code = sum(int(line.split()[0]) for line in lines[1:])
     for words in (["clean"], ["replay"]):
         subprocess.run(["make", "-s", "-C", str(folder), *words], check=True)

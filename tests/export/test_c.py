@@ -67,7 +67,7 @@ def load(members: Path, name: str, weights: str = "float32") -> Any:
 
 
 def build(folder: Path, options: Sequence[str] = SANITIZED, compiler: str = "", to: str = "replay") -> Path:
-    sources = ["agreestop.c", "rule.c", "model.c", *(["replay.c"] if to == "replay" else [])]
+    sources = ["agreestop.c", "network.c", "rule.c", "model.c", *(["replay.c"] if to == "replay" else [])]
     command = [compiler or COMPILERS[0], *options, *sources, "-o", to, "-lm"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -373,7 +373,19 @@ def test_a_wrong_event_ends_the_documented_loop_with_an_error(loop: str, members
     code = documented_loop() if loop == "documented" else OLD_LOOP
     (tmp_path / "device.c").write_text(DEVICE.replace("LOOP", code))
     for bad, expected in ((3, "an event is not below AG_INPUTS" if loop == "documented" else "0 0 -1"), (99, f"{STEPS} ")):
-        command = [COMPILERS[0], *SANITIZED, f"-DBAD={bad}", "agreestop.c", "rule.c", "model.c", "device.c", "-o", "device", "-lm"]
+        command = [
+            COMPILERS[0],
+            *SANITIZED,
+            f"-DBAD={bad}",
+            "agreestop.c",
+            "network.c",
+            "rule.c",
+            "model.c",
+            "device.c",
+            "-o",
+            "device",
+            "-lm",
+        ]
         built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert built.returncode == 0, built.stderr
         done = subprocess.run([str(tmp_path / "device")], capture_output=True, text=True)
@@ -457,8 +469,10 @@ def test_sizes_are_those_of_the_compiled_objects(members: Path, tmp_path: Path) 
     for name, weights, rule in (CASES["every step"], CASES["members that join"], CASES["confidence"]):
         ensemble, folder = load(members, name, weights), tmp_path / weights / name
         made = ag.export.to_c(calibrate(rule, ensemble), ensemble, folder)
-        subprocess.run([COMPILERS[0], "-O0", "-fno-pie", *EXACT, "-c", "agreestop.c", "rule.c", "model.c"], cwd=folder, check=True)
-        names = ["agreestop.o", "rule.o", "model.o"]
+        subprocess.run(
+            [COMPILERS[0], "-O0", "-fno-pie", *EXACT, "-c", "agreestop.c", "network.c", "rule.c", "model.c"], cwd=folder, check=True
+        )
+        names = ["agreestop.o", "network.o", "rule.o", "model.o"]
         lines = subprocess.run(["nm", "-S", *names], cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
         symbols = [line.split() for line in lines if len(line.split()) == 4]
         ram = sum(int(size, 16) for _, size, kind, _ in symbols if kind in "bd")

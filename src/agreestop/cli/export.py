@@ -1,17 +1,20 @@
 """`agreestop export`: an ensemble and its rules as C sources or as a page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.calibration import load_rule
+from agreestop.decide.spotting import CalibratedSpotter, Spotter
 
 from .console import Engine, errors_name_options, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, say_unchecked
+from .spot import is_spotter
 
 if TYPE_CHECKING:
     from agreestop.ensembles.ensemble import Ensemble
@@ -19,12 +22,12 @@ if TYPE_CHECKING:
 
 def export(
     rules: Annotated[
-        list[Path], typer.Argument(help="Rule files that `agreestop calibrate` wrote; c takes one.")
-    ],
-    members: Annotated[
-        Path,
-        typer.Option(
-            help="Ensemble: what `agreestop train` or ensemble.save wrote (members.safetensors)."
+        list[Path],
+        typer.Argument(
+            help=(
+                "Rule files that `agreestop calibrate` wrote; c takes one. That of a spotter, "
+                "without --members, becomes C for scores of your own."
+            )
         ),
     ],
     to: Annotated[
@@ -39,9 +42,34 @@ def export(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Folder (c) or file (page) to write.")
     ],
+    members: Annotated[
+        Path | None,
+        typer.Option(
+            help="Ensemble: what `agreestop train` or ensemble.save wrote (members.safetensors)."
+        ),
+    ] = None,
     inputs: Annotated[
         Path | None,
         typer.Option(help="File of inputs: to compare C with Python, or to replay in the page."),
+    ] = None,
+    spotter: Annotated[
+        Path | None,
+        typer.Option(
+            help=(
+                "c: rule file of a spotter, to watch a stream without an end; the rule then "
+                "decides on what follows its detections."
+            )
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(help="With --spotter: the steps from which its score is computed."),
+    ] = None,
+    event: Annotated[
+        str | None,
+        typer.Option(
+            help="With --spotter: the class that it detects, by name or number; several by commas."
+        ),
     ] = None,
     engine: Engine = "auto",
     any_engine: AnyEngine = False,
@@ -52,10 +80,19 @@ def export(
 
     The weights are those of the engine that the rule was calibrated with: event-driven,
     event-driven-bfloat16 or event-driven-int8. With --inputs, `make check` in the folder compares
-    the decisions on them. A page takes several rules, one for each target.
+    the decisions on them. A page takes several rules, one for each target. With --spotter, --window
+    and --event the C code watches a stream without an end, and inputs are streams.
     """
-    if to not in TARGETS:
-        raise InputError(f"--to is {to!r}: choose {', '.join(TARGETS)}.")
+    if to not in ("c", "page"):
+        raise InputError(f"--to is {to!r}: choose c, page.")
+    if is_spotter(rules[0]):
+        _spotter_to_c(rules, members, to, output)
+        return
+    if members is None:
+        raise InputError(
+            "--members is missing: give the file of the ensemble; only a spotter alone needs none."
+        )
+    watch = _Watch.of(to, spotter, window, event)
     from agreestop.ensembles import load as load_ensemble
     from agreestop.ensembles.files import OwnModules
     from agreestop.export.members import OWN_MODULES
@@ -70,7 +107,59 @@ def export(
         raise InputError(OWN_MODULES) from None
     for rule in loaded:
         say_unchecked(rule, wanted, ensemble.digest)
-    TARGETS[to](loaded, ensemble, inputs, output, any_engine, any_members)
+    allowed = _Allowed(any_engine=any_engine, any_members=any_members)
+    if to == "page":
+        _to_page(loaded, ensemble, inputs, output, allowed)
+    else:
+        _to_c(loaded, ensemble, inputs, output, allowed, watch)
+
+
+class _Allowed(TypedDict):
+    any_engine: bool
+    any_members: bool
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """A spotter in front of the rule."""
+
+    spotter: CalibratedSpotter
+    window: int
+    event: list[int | str]
+
+    @classmethod
+    def of(
+        cls, to: str, spotter: Path | None, window: int | None, event: str | None
+    ) -> "_Watch | None":
+        """From the options; None where they name no spotter."""
+        given = {"--spotter": spotter, "--window": window, "--event": event}
+        named = [name for name, value in given.items() if value is not None]
+        if not named:
+            return None
+        if spotter is None or window is None or event is None:
+            missing = " and ".join(name for name in given if name not in named)
+            raise InputError(
+                f"{' and '.join(named)} without {missing}: to watch a stream, give all three."
+            )
+        if to != "c":
+            raise InputError("--spotter is for --to c: a page shows inputs with an end.")
+        words = [one.strip() for one in event.split(",")]
+        return cls(
+            Spotter.load(spotter), window, [int(one) if one.isdigit() else one for one in words]
+        )
+
+
+def _spotter_to_c(rules: Sequence[Path], members: Path | None, to: str, folder: Path) -> None:
+    from agreestop.export import spotter_to_c
+
+    if members is not None or len(rules) > 1:
+        raise InputError(
+            f"{rules[0]} is a spotter: give it alone, or as --spotter beside the rule that decides."
+        )
+    if to != "c":
+        raise InputError("a spotter alone is exported as C: give --to c.")
+    made = spotter_to_c(Spotter.load(rules[0]), folder)
+    show(f"Wrote {folder}: {', '.join(made.files)}.")
 
 
 def _to_c(
@@ -78,11 +167,11 @@ def _to_c(
     ensemble: "Ensemble",
     inputs: Path | None,
     folder: Path,
-    any_engine: bool,
-    any_members: bool,
+    allowed: _Allowed,
+    watch: _Watch | None,
 ) -> None:
     from agreestop.events.files import load as load_inputs
-    from agreestop.export import to_c
+    from agreestop.export import to_c, watch_to_c
 
     if len(rules) > 1:
         raise InputError(
@@ -91,9 +180,19 @@ def _to_c(
         )
     data = None if inputs is None else load_inputs(inputs)
     with errors_name_options():
-        made = to_c(
-            rules[0], ensemble, folder, data, any_engine=any_engine, any_members=any_members
-        )
+        if watch is None:
+            made = to_c(rules[0], ensemble, folder, data, **allowed)
+        else:
+            made = watch_to_c(
+                watch.spotter,
+                rules[0],
+                ensemble,
+                folder,
+                data,
+                window=watch.window,
+                event=watch.event,
+                **allowed,
+            )
     show(f"Wrote {folder}: {', '.join(made.files)}.")
     show(
         f"Flash {made.flash:,} bytes ({made.weights} weights), and a few thousand for the code. "
@@ -101,8 +200,9 @@ def _to_c(
     )
     if made.nearest is not None:
         nearest = _nearest(made.nearest, made.ties, made.rounded, "C")
+        what = "inputs" if watch is None else "streams"
         show(
-            f"{nearest}, on {made.inputs} inputs. `make -C {folder} check` compares the decisions."
+            f"{nearest}, on {made.inputs} {what}. `make -C {folder} check` compares what is found."
         )
 
 
@@ -111,8 +211,7 @@ def _to_page(
     ensemble: "Ensemble",
     inputs: Path | None,
     path: Path,
-    any_engine: bool,
-    any_members: bool,
+    allowed: _Allowed,
 ) -> None:
     from agreestop.events.files import load as load_inputs
     from agreestop.export import to_page
@@ -123,7 +222,7 @@ def _to_page(
             "test-inputs.npz of a run."
         )
     data = load_inputs(inputs)
-    made = to_page(rules, ensemble, path, data, any_engine=any_engine, any_members=any_members)
+    made = to_page(rules, ensemble, path, data, **allowed)
     replayed = (
         f"{made.inputs} inputs"
         if made.inputs == len(data)
@@ -151,9 +250,3 @@ def _nearest(distance: float, ties: int, rounded: int, where: str) -> str:
     return (
         f"The smallest distance of a risk or score to its threshold is {distance:.3g}, and {said}"
     )
-
-
-TARGETS: dict[str, Callable[..., None]] = {"c": _to_c, "page": _to_page}
-"""What an ensemble can be exported to: `(rules, ensemble, file of inputs or None, output,
-any_engine, any_members)`.
-"""

@@ -1,7 +1,8 @@
 """An ensemble and its rule as C sources that decide as the event-driven engine does.
 
-    agreestop.h, agreestop.c, rule.h, rule.c,    as they are in `c/`, which is readable code
-    model.h, replay.c, Makefile
+    agreestop, network, rule (.h and .c),        as they are in `c/`, which is readable code
+    answer.h, model.h, replay (.h and .c),
+    Makefile
     sizes.h, model.c, rule_data.h                written here: sizes, weights, the numbers of the
                                                  rule
     inputs.bin, expected.csv                     with inputs: to compare the C code with Python
@@ -14,7 +15,7 @@ member and output. So a rule for int8 weights is calibrated on scores of the eng
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from importlib.resources import files
 from os import PathLike
@@ -38,11 +39,15 @@ from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events, as_inputs
 
 from .c_text import flash_of, model_text, ram_of, rule_text, sizes_of
-from .members import LARGEST, check_exportable, exported_members
+from .members import LARGEST, Members, check_exportable, exported_members
 from .rules import ExportedRule, exported_rule
 
-SOURCES = ("agreestop.h", "agreestop.c", "rule.h", "rule.c", "model.h", "replay.c", "Makefile")
-WRITTEN = (*SOURCES, "model.c", "rule_data.h", "inputs.bin", "expected.csv", "sizes.h")
+NETWORK = ("answer.h", "network.h", "network.c", "rule.h", "rule.c", "model.h")
+RUN = ("agreestop.h", "agreestop.c", "replay.h", "replay.c", "Makefile")
+WATCH = ("watch.h", "watch.c", "replay.h", "watch_replay.c", "Makefile")
+SPOTTER = ("spotter.h", "spotter.c")
+DATA = ("model.c", "rule_data.h", "spotter_data.h", "inputs.bin", "expected.csv", "sizes.h")
+WRITTEN = tuple(dict.fromkeys((*NETWORK, *RUN, *WATCH, *SPOTTER, *DATA)))
 TIED = 1e-11  # that of rule.c
 INPUTS_FORMAT = 1
 # names of precisions, by the type in which weights are stored
@@ -93,9 +98,73 @@ def to_c(
     (n, 1, ...), for `make check`. A rule of another engine or of other members is refused, unless
     any_engine or any_members allows it.
     """
+    exported = export_parts(rule, ensemble, folder, any_engine, any_members)
+    shape, steps = exported.shape, exported.steps
+    events = None if inputs is None else as_events(inputs, shape, steps)
+    names = exported.names(None if events is None else events.classes)
+    contents = exported.contents(RUN, names)
+    check = Check()
+    if events is not None:
+        contents["inputs.bin"] = _inputs_file(events, steps)
+        scores = score_in_batches(ensemble, events, steps)
+        decisions, check = check_decisions(rule, exported.known, scores)
+        contents["expected.csv"] = decisions_csv(decisions, names).encode()
+    write_export(exported.folder, contents)
+    return exported.made(contents, names, check, ram_of(exported.sizes))
+
+
+@dataclass(frozen=True, eq=False)
+class ExportedParts:
+    """What every export of members and a rule has."""
+
+    folder: Path
+    rule: CalibratedRule
+    known: ExportedRule
+    members: Members
+    sizes: dict[str, int]
+    shape: tuple[int, ...]
+    steps: int
+
+    def names(self, given: Sequence[str] | None) -> tuple[str, ...]:
+        """The names of the classes as they are printed."""
+        known = given or self.rule.class_names or tuple(map(str, range(self.rule.classes)))
+        return tuple(visible(name) for name in known)
+
+    def contents(self, sources: Sequence[str], names: tuple[str, ...]) -> dict[str, bytes]:
+        """The files that need no inputs, by name."""
+        text = {
+            "model.c": model_text(self.members),
+            "rule_data.h": rule_text(self.known, self.rule.guarantee, names),
+            "sizes.h": defines("AG_SIZES_H", self.sizes),
+        }
+        return sources_of((*NETWORK, *sources)) | {name: one.encode() for name, one in text.items()}
+
+    def made(
+        self, contents: dict[str, bytes], names: Sequence[str], check: "Check", ram: int
+    ) -> CExport:
+        """What was written; ram: static memory besides that of the rule."""
+        words = sum(len(name.encode()) + 5 for name in names)
+        return CExport(
+            self.folder,
+            tuple(contents),
+            WEIGHTS[self.members[0][0].weights.dtype.name],
+            flash_of(self.members) + self.known.flash + words,
+            ram + self.known.ram(self.rule.classes),
+            *astuple(check),
+        )
+
+
+def export_parts(
+    rule: CalibratedRule,
+    ensemble: Ensemble | AdaptedEngine,
+    folder: str | PathLike[str],
+    any_engine: bool,
+    any_members: bool,
+) -> ExportedParts:
+    """Check what is to be exported, and bring it into plain numbers."""
     check_exportable(ensemble)
     path, engine = Path(folder), ensemble.engine
-    _check_folder(path)
+    check_folder(path)
     check_rule(rule, engine, ensemble.options(any_engine=any_engine, any_members=any_members))
     known = exported_rule(rule)
     members = exported_members(engine, int(known.members[-1]))
@@ -111,75 +180,53 @@ def to_c(
     sizes = sizes_of(members, math.prod(shape), rule.classes, known.history, steps) | {
         "AG_COUNTS": int(first.repeats != "once")
     }
-    events = None if inputs is None else as_events(inputs, shape, steps)
-    given = (
-        (None if events is None else events.classes)
-        or rule.class_names
-        or tuple(map(str, range(rule.classes)))
-    )
-    names = tuple(visible(name) for name in given)
-    contents = {name: (files(__package__) / "c" / name).read_bytes() for name in SOURCES}
-    contents["model.c"] = model_text(members).encode()
-    contents["rule_data.h"] = rule_text(known, rule.guarantee, names).encode()
-    check = Check()
-    if events is not None:
-        contents["inputs.bin"] = _inputs_file(events, steps)
-        decisions, check = check_decisions(rule, known, score_in_batches(ensemble, events, steps))
-        contents["expected.csv"] = decisions_csv(decisions, names).encode()
-    contents["sizes.h"] = _defines(sizes).encode()
-    _write(path, contents)
-    flash = flash_of(members) + known.flash + sum(len(name.encode()) + 5 for name in names)
-    ram = ram_of(sizes) + known.ram(rule.classes)
-    return CExport(
-        path,
-        tuple(contents),
-        WEIGHTS[members[0][0].weights.dtype.name],
-        flash,
-        ram,
-        *astuple(check),
-    )
+    return ExportedParts(path, rule, known, members, sizes, shape, steps)
 
 
-def _check_folder(folder: Path) -> None:
+def sources_of(names: Sequence[str]) -> dict[str, bytes]:
+    """Files that are the same in every export."""
+    return {name: (files(__package__) / "c" / name).read_bytes() for name in names}
+
+
+def check_folder(folder: Path) -> None:
     """Refuse a folder whose files an export would replace or remove although they are not of an
     export, before any work.
     """
     if folder.exists():
         make_folder(folder)  # a file in its place is refused
     taken = [name for name in WRITTEN if (folder / name).exists()]
-    if taken and not (folder / "agreestop.h").exists():
+    if taken and not any(
+        (folder / name).exists() for name in ("agreestop.h", "answer.h", "spotter_data.h")
+    ):
         raise InputError(
             f"{folder} holds a {taken[0]} that is not of an export, which would be replaced: "
             "choose another folder."
         )
 
 
-def _write(folder: Path, contents: dict[str, bytes]) -> None:
-    """Write the files, of which sizes.h is the last.
+def write_export(folder: Path, contents: dict[str, bytes]) -> None:
+    """Write the files, and remove those of an earlier export. sizes.h is written last.
 
     Until it is there nothing compiles, so an interrupted export cannot be mixed up.
     """
     make_folder(folder)
-    # the last two may not be written this time
-    for name in ("sizes.h", "inputs.bin", "expected.csv"):
+    for name in ("sizes.h", *(one for one in WRITTEN if one not in contents)):
         try:
             (folder / name).unlink(missing_ok=True)
         except OSError as error:
             raise InputError(
                 f"cannot replace {folder / name}: {error.strerror}; choose another folder."
             ) from None
-    for name, content in contents.items():
+    for name, content in sorted(contents.items(), key=lambda one: one[0] == "sizes.h"):
         with atomic_writer(folder / name) as stream:
             stream.write(content)
 
 
-def _defines(sizes: dict[str, int]) -> str:
-    lines = [f"#define {name} {value}\n" for name, value in sizes.items()]
-    return (
-        "/* Written by agreestop export. */\n#ifndef AG_SIZES_H\n#define AG_SIZES_H\n\n"
-        + "".join(lines)
-        + "\n#endif\n"
-    )
+def defines(guard: str, values: Mapping[str, int | str]) -> str:
+    """A header of macros."""
+    lines = [f"#define {name} {value}\n" for name, value in values.items()]
+    head = f"/* Written by agreestop export. */\n#ifndef {guard}\n#define {guard}\n\n"
+    return f"{head}{''.join(lines)}\n#endif\n"
 
 
 # ---- inputs to check with

@@ -59,12 +59,22 @@ def flash_of(members: Members) -> int:
 
 
 def ram_of(sizes: dict[str, int]) -> int:
-    """Bytes of the static memory of agreestop.c, up to padding."""
+    """Bytes of the static memory of agreestop.c and network.c, up to padding."""
     members, classes, widest = sizes["AG_MEMBERS"], sizes["AG_CLASSES"], sizes["AG_WIDEST"]
     frame = 4 * -(-sizes["AG_INPUTS"] // 32)
-    session = 12 * members * sizes["AG_NEURONS"] + 2 * members * classes + 2 * (6 + classes)
-    scratch = 2 * sizes["AG_SPIKES"] + (4 + 2 * sizes["AG_INTEGER_WEIGHTS"]) * widest + 2 * 256 + 4
-    return session + frame * (1 + sizes["AG_HISTORY"]) + scratch
+    session = 2 * members * classes + 2 * (6 + classes)
+    network = 12 * members * sizes["AG_NEURONS"] + 2 * sizes["AG_SPIKES"]
+    scratch = (4 + 2 * sizes["AG_INTEGER_WEIGHTS"]) * widest + 2 * 256 + 4
+    return session + network + frame * (1 + sizes["AG_HISTORY"]) + scratch
+
+
+def watch_ram_of(sizes: dict[str, int], window: int) -> int:
+    """The same where watch.c takes the place of agreestop.c."""
+    members, classes = sizes["AG_MEMBERS"], sizes["AG_CLASSES"]
+    cells = members * classes
+    ring = 4 * window * -(-cells // 32)
+    scores = 16 * (members + classes)
+    return ram_of(sizes) + ring + 2 * cells + scores + 56
 
 
 def model_text(members: Members) -> str:

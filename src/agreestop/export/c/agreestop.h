@@ -23,23 +23,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "model.h"
+#include "answer.h"
 
-typedef struct {
-    uint16_t time;                /* the step of the decision, counted from 1 */
-    uint16_t members;             /* how many members were asked */
-    uint16_t size;                /* how many classes the answer holds */
-    uint16_t classes[AG_CLASSES]; /* these classes, the lowest first */
-} ag_answer;
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* Forget the last input and begin a new one. */
 void ag_init(void);
-
-enum {
-    AG_BAD_EVENT = -1, /* an event is wrong; the step was not taken, and nothing has changed */
-    AG_MORE = 0,       /* more steps are needed */
-    AG_DECIDED = 1     /* there is a decision */
-};
 
 /* Run one step. `events` are the flat indices of the inputs that are active in it; their order has no meaning, and one that comes twice
  * counts once. n = 0 is a pause. Returns AG_DECIDED or AG_MORE; AG_BAD_EVENT if an event is not below AG_INPUTS, or if one comes twice
@@ -53,14 +44,8 @@ const ag_answer *ag_decision(void);
 /* The read-out spikes [AG_MEMBERS][AG_CLASSES] of the members so far. Members that have not joined yet have none. */
 const uint16_t *ag_counts(void);
 
-/* How near the rule came to deciding otherwise, over all inputs since the program started: see rule.c. */
-typedef struct {
-    double nearest;     /* the smallest distance of a risk or score to its threshold, ties left out; INFINITY where there was none */
-    unsigned long ties; /* how often both were equal, up to rounding */
-} ag_distance;
-
-ag_distance ag_margin(void);
-
-extern const char *const ag_class_names[AG_CLASSES];
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -23,8 +23,7 @@ static ag_distance distance = {INFINITY, 0};
 
 /* ---- comparisons with a threshold */
 
-/* -1, 0 or 1: whether the value is below the limit, equal to it, or above it. */
-static int compare(double value, double limit)
+int ag_compare(double value, double limit)
 {
     if (isinf(limit) || isinf(value))
         return (value > limit) - (value < limit);
@@ -205,7 +204,7 @@ int ag_judge(uint16_t look, const uint16_t *counts, ag_answer *answer)
     size_t row = AG_THRESHOLD_FOR_EACH_LOOK ? look : 0;
 #if AG_GATED
     if (block < 0) {
-        if (compare(log_risk, AG_GATE_SLACK) < 0)
+        if (ag_compare(log_risk, AG_GATE_SLACK) < 0)
             block = blocks[look];
         else if (last)
             block = AG_BLOCKS - 1, log_risk = INFINITY;
@@ -215,7 +214,7 @@ int ag_judge(uint16_t look, const uint16_t *counts, ag_answer *answer)
     row = (size_t)block;
 #endif
     double limit = thresholds[row];
-    int stops = compare(log_risk, limit) < 0;
+    int stops = ag_compare(log_risk, limit) < 0;
     if (!stops && !last)
         return 0;
     for (size_t label = 0; label < AG_CLASSES; label++)
@@ -225,9 +224,9 @@ int ag_judge(uint16_t look, const uint16_t *counts, ag_answer *answer)
     for (size_t label = 0; label < AG_CLASSES; label++) {
         int among = mass[label] >= least;
         if (stops)
-            set[label] = among && (AG_FILL || mass[label] == best || compare(mass[label] - AG_LOG_TRIM, limit) >= 0);
+            set[label] = among && (AG_FILL || mass[label] == best || ag_compare(mass[label] - AG_LOG_TRIM, limit) >= 0);
         else
-            set[label] = AG_FINAL ? mass[label] == best : among || compare(mass[label], limit) >= 0;
+            set[label] = AG_FINAL ? mass[label] == best : among || ag_compare(mass[label], limit) >= 0;
     }
     answer_with(set, answer);
     return 1;
@@ -247,7 +246,7 @@ int ag_judge(uint16_t look, const uint16_t *counts, ag_answer *answer)
     static uint8_t set[AG_CLASSES];
     pool_members(counts, ag_look_members[look], pooled);
     order_classes(pooled, order);
-    if (compare(pooled[order[0]], thresholds[0]) < 0 && look < AG_LOOKS - 1)
+    if (ag_compare(pooled[order[0]], thresholds[0]) < 0 && look < AG_LOOKS - 1)
         return 0;
     for (size_t rank = 0; rank < AG_CLASSES; rank++)
         set[order[rank]] = rank < AG_MAX_SET_SIZE;
@@ -282,7 +281,7 @@ int ag_judge(uint16_t look, const uint16_t *counts, ag_answer *answer)
 #if AG_POLICY == AG_RUNNING
         scores[label] = largest[label] = fmax(largest[label], scores[label]);
 #endif
-        set[label] = compare(scores[label], thresholds[row * AG_COLUMNS + label % AG_COLUMNS]) <= 0;
+        set[label] = ag_compare(scores[label], thresholds[row * AG_COLUMNS + label % AG_COLUMNS]) <= 0;
         size += set[label];
         best = scores[label] < scores[best] ? label : best;
     }
