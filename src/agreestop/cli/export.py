@@ -10,11 +10,12 @@ import typer
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.calibration import load_rule
+from agreestop.decide.rule_files import kept_kind
 from agreestop.decide.spotting import CalibratedSpotter, Spotter
 
 from .console import Engine, errors_name_options, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, say_unchecked
-from .spot import is_spotter
+from .spot import SPOTTER
 
 if TYPE_CHECKING:
     from agreestop.ensembles.ensemble import Ensemble
@@ -85,7 +86,7 @@ def export(
     """
     if to not in ("c", "page"):
         raise InputError(f"--to is {to!r}: choose c, page.")
-    if is_spotter(rules[0]):
+    if kept_kind(rules[0]) == SPOTTER:
         _spotter_to_c(rules, members, to, output)
         return
     if members is None:
