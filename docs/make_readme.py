@@ -327,10 +327,14 @@ def soak_words() -> str:
 def attack_table() -> str:
     """What one hostile client of each kind does to the pushes of an honest one."""
     found = json.loads((RESULTS / "serve" / "attacks.json").read_text())
-    lines = ["| one attacker with | honest push, p95, alone | attacked | ratio | memory | log |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| one attacker with | honest push, p95, alone | attacked | ratio | connecting | memory | log |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for one in found["attacks"]:
+        size = f"{one['connect_ms']['attacked']:.0f} ms | {one['grown_bytes'] / 1e6:+.1f} MB | {one['log_bytes'] / 1000:.1f} kB"
         times = f"{one['p95_ms']['alone']:.1f} ms | {one['p95_ms']['attacked']:.1f} ms | {one['ratio']:.1f}"
-        lines.append(f"| {one['attack']} | {times} | {one['grown_bytes'] / 1e6:+.1f} MB | {one['log_bytes'] / 1000:.1f} kB |")
+        lines.append(f"| {one['attack']} | {times} | {size} |")
     load, count = found["machine"]["load"], found["machine"]["cores"]
     words = f"Each attack lasts {found['seconds']:g} seconds. {count} cores, whose load by all programs was {load:.1f} at the end."
     lines += ["", f"{words} ([Numbers](../results/serve/attacks.json), `python -m benchmarks attacks`.)"]

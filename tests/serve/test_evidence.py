@@ -84,6 +84,7 @@ def test_labels_of_answers_are_strings_that_feed_the_monitor(answers_rule: ag.Ca
                 session.label(3)
         found = status(url)
         assert (found["labels"], found["processed"], found["coverage"][0]) == (40, 40, 0.5)
+        assert server.hub.watch is not None
         assert "misses" in {alarm.kind for alarm in server.hub.watch.monitor.alarms}
         with pytest.raises(ag.InputError, match="waits for a label"):
             session.label("18")
@@ -114,7 +115,7 @@ def test_risks_are_judged_and_have_no_labels() -> None:
         for row in some_risks(6, 1)[0]:
             session = client.open()
             assert first(session, row) == first(rule.stream(), row)
-            with pytest.raises(ag.InputError, match="losses in place of labels"):
+            with pytest.raises(ag.InputError, match="has no labels"):
                 session.label(1)
 
 

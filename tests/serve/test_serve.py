@@ -204,7 +204,7 @@ def check_prometheus_text(text: str) -> None:
             buckets.append(float(sample[6]))
         elif sample[2] == "_count":
             assert sorted(buckets) == buckets and buckets[-1] == float(sample[6])
-    assert len(buckets) == 12 and len(kinds) == 18
+    assert len(buckets) == 12 and len(kinds) == 19
 
 
 BAD = {

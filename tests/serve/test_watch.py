@@ -37,6 +37,7 @@ def test_sessions_count_in_the_order_of_opening(served: Served) -> None:
             decision = sessions[number].push_steps(steps_of(served.inputs[number]))
             assert decision is not None and decision.number == sessions[number].number == number
             sessions[number].label(int(served.labels[number]))
+        assert server.hub.watch is not None
         watched = server.hub.watch.monitor
         until(lambda: watched.observed == 20)
     expected = ag.DriftMonitor(replace(served.rule))
@@ -53,6 +54,7 @@ def test_sessions_without_a_decision_are_inputs_without_a_miss(served: Served) -
     steps = steps_of(served.inputs[0])
     silence: list[Any] = [[]]
     with server.background() as url:
+        assert server.hub.watch is not None
         monitor = server.hub.watch.monitor
         with Client(url) as client:
             client.open().close()

@@ -8,6 +8,8 @@ import typer
 
 from agreestop.common import InputError
 from agreestop.decide.calibration import load_rule
+from agreestop.decide.rule_files import kept_kind
+from agreestop.decide.spotting import Spotter
 
 from .console import (
     Engine,
@@ -20,6 +22,7 @@ from .console import (
     show,
 )
 from .decide import AnyEngine, AnyMembers, RuleFile, say_unchecked
+from .spot import SPOTTER
 
 TOKEN = "AGREESTOP_TOKEN"
 NOTE = (
@@ -44,6 +47,19 @@ def serve(
             "--monitor",
             help="File of the drift monitor, to go on with or to begin. [default: RULE.monitor]",
         ),
+    ] = None,
+    spotter: Annotated[
+        Path | None,
+        typer.Option(
+            help="Spotter that watches streams without an end; RULE decides after a detection."
+        ),
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(help="With --spotter: steps whose counts make a score.")
+    ] = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(help="With --spotter: class that is spotted, a name or number; repeatable."),
     ] = None,
     engine: Engine = "auto",
     any_engine: AnyEngine = False,
@@ -76,7 +92,8 @@ def serve(
     coverage and alarms.
 
     Without --members clients push what the rule reads: log-confidences, open answers, numbers or
-    risks. The monitor is saved every second, so a kill loses little of it. docs/protocol.md
+    risks. A spotter serves streams without an end: as RULE, clients push scores; as --spotter, the
+    members watch. The monitor is saved every second, so a kill loses little of it. docs/protocol.md
     describes the messages; `agreestop.serve.Client` speaks them.
     """
     if os.environ.get(TOKEN) == "" and token is None:
@@ -86,11 +103,20 @@ def serve(
     from agreestop.serve import Limits, Server
     from agreestop.serve.app import LOOPBACK
 
-    calibrated = load_rule(rule)
-    if sentence := never_stops(calibrated):
-        say(sentence)
+    calibrated, watched = None, spotter
+    if kept_kind(rule) == SPOTTER:
+        if spotter is not None or members is not None:
+            raise InputError(
+                f"{rule} is a spotter: give the class rule first, and --spotter {rule}, to watch "
+                "with members; or the spotter alone."
+            )
+        watched = rule
+    else:
+        calibrated = load_rule(rule)
+        if sentence := never_stops(calibrated):
+            say(sentence)
     ensemble = None
-    if members is not None:
+    if members is not None and calibrated is not None:
         from agreestop.ensembles import load as load_ensemble
 
         wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
@@ -112,23 +138,32 @@ def serve(
             restart_seconds=restart_seconds,
             drain_seconds=drain_seconds,
         )
+        kept = None if watched is not None else rule.with_name(rule.name + ".monitor")
         server = Server(
             calibrated,
             ensemble,
+            spotter=None if watched is None else Spotter.load(watched),
+            window=window,
+            event=_as_event(event),
             host=host,
             port=port,
             token=token,
-            monitor=monitor or rule.with_name(rule.name + ".monitor"),
+            monitor=monitor or kept,
             limits=limits,
             any_engine=any_engine,
             any_members=any_members,
         )
     if host not in LOOPBACK and token is None:
         say_warning(NOTE)
-    show(guarantee_in_words(calibrated))
+    show(server.hub.offer.promise if calibrated is None else guarantee_in_words(calibrated))
     show(
         f"Serving on http://{server.url}; clients connect to ws://{server.url}. Ctrl-C drains and "
         "ends.",
         unbroken=True,
     )
     server.run()
+
+
+def _as_event(event: list[str] | None) -> list[int | str] | None:
+    """Names of classes, and numbers as numbers."""
+    return [int(one) if one.isdecimal() else one for one in event] if event else None

@@ -136,6 +136,7 @@ class LiveInput:
     ended     the checkpoint before which its end was judged
     kind      what is pushed to it, one of KINDS; empty before the first push
     last      its last log-confidences, or what its rule read last
+    note      what the client is told at the end of a stream that was not over
     separate  its own session, where it is not computed with the others
     """
 
@@ -149,6 +150,7 @@ class LiveInput:
     failed: InputError | None = None
     kind: str = ""
     last: Floats | Reading | None = None
+    note: str = ""
     separate: LiveSession | Session | None = None
 
     @property

@@ -18,8 +18,9 @@ one alarm a recording (or with `people=`). The same recordings for both would br
 
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -161,6 +162,8 @@ class WatchSession:
     ----------
     time : int
         Steps so far.
+    calibrated : CalibratedRule
+        The rule that decides after a detection.
     detection : Detection or None
         The detection whose window is open.
     score : float
@@ -197,14 +200,25 @@ class WatchSession:
         _check_recordings(spotter, calibrated)
         self._columns = event_columns(event, names or calibrated.class_names, engine.classes)
         self._window = as_count(window, "window")
-        self._live, self._spikes = engine.live(), engine.output == "spikes"
-        shape = (engine.members, engine.classes)
+        self._engine, self._watched, self.calibrated = engine, spotter, calibrated
+        self._begin()
+
+    def _begin(self) -> None:
+        """The state before the first step."""
+        self._live, self._spikes = self._engine.live(), self._engine.output == "spikes"
+        shape = (self._engine.members, self._engine.classes)
         self._ring = np.zeros((self._window, *shape), dtype=np.int64)  # counts so far, by step
         self._opened = np.zeros(shape, dtype=np.int64)
-        self._spotter, self._calibrated = spotter.stream(), calibrated
+        self._spotter = self._watched.stream()
         self._session: Session | None = None
         self._closed, self.time, self.score = False, 0, -np.inf
         self.detection: Detection | None = None
+
+    def another(self) -> Self:
+        """A session for another stream, of which nothing is checked again."""
+        new = copy(self)
+        new._begin()
+        return new
 
     def push(
         self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None
@@ -228,7 +242,7 @@ class WatchSession:
         if self._session is not None:
             return self._judge(evidence, self._session)
         if found is not None:
-            self.detection, self._session = found, Session(self._calibrated)
+            self.detection, self._session = found, Session(self.calibrated)
             self._opened[:] = evidence if self._spikes else 0
         return found
 

@@ -76,9 +76,8 @@ def make_app(hub: Hub, token: str | None = None, *, local_names_only: bool = Fal
         if refused := denial(request):
             return refused
         counts = hub.sessions, len(hub.connections), hub.draining
-        return JSONResponse(
-            await hub.in_watch(status, hub.metrics, hub.watch, *counts), headers=SAFE
-        )
+        known = hub.metrics, hub.watch, hub.offer, *counts
+        return JSONResponse(await hub.in_watch(status, *known), headers=SAFE)
 
     async def show_metrics(request: Request) -> Response:
         if refused := denial(request):

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import InputError, needs
 from agreestop.decide.decisions import Decision
+from agreestop.decide.spotting import Detection
 
 from .client import (
     WELCOME_SECONDS,
@@ -28,12 +29,11 @@ from .client import (
     read_answer,
     read_welcome,
 )
-from .protocol import write
+from .protocol import CLOSED_BY_CLIENT, write
 
 
-@final
-class AsyncSession(SharedSession):
-    """One input at the server, of an `AsyncClient`; see `ClientSession`.
+class SharedAsyncSession(SharedSession):
+    """What sessions of an `AsyncClient` share.
 
     A push that is cancelled has been sent, and the server runs its step: its answer is awaited by
     nobody, but goes to no other push.
@@ -44,6 +44,36 @@ class AsyncSession(SharedSession):
         self._client = client
         # for each message without an answer, who waits for it; in their order
         self._due: deque[asyncio.Future[None]] = deque()
+
+    async def _ask(self, message: str | bytes, may_close: bool = False) -> None:
+        if any(not waits.done() for waits in self._due):
+            raise InputError("the session waits for an answer: await one push before the next.")
+        answered = asyncio.get_running_loop().create_future()
+        self._due.append(answered)
+        try:
+            await self._client._send(message)
+        except InputError:
+            answered.cancel()
+            raise
+        await answered
+        if self._closed and self.decision is None and not may_close:
+            raise InputError(self._closed)
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        super()._take(answer)
+        over = self.decision is not None or bool(self._closed)
+        for waits in [
+            self._due.popleft() for _ in range(len(self._due) if over else min(1, len(self._due)))
+        ]:
+            if not waits.done():
+                waits.set_result(None)
+        if over:
+            self._client._sessions.pop(self._id, None)
+
+
+@final
+class AsyncSession(SharedAsyncSession):
+    """One input at the server, of an `AsyncClient`; see `ClientSession`."""
 
     async def push(
         self,
@@ -88,30 +118,32 @@ class AsyncSession(SharedSession):
         """
         return await self._client._label(self._label_message(label), self._key)
 
-    async def _ask(self, message: str | bytes, may_close: bool = False) -> None:
-        if any(not waits.done() for waits in self._due):
-            raise InputError("the session waits for an answer: await one push before the next.")
-        answered = asyncio.get_running_loop().create_future()
-        self._due.append(answered)
-        try:
-            await self._client._send(message)
-        except InputError:
-            answered.cancel()
-            raise
-        await answered
-        if self._closed and self.decision is None and not may_close:
-            raise InputError(self._closed)
 
-    def _take(self, answer: dict[str, Any]) -> None:
-        super()._take(answer)
-        over = self.decision is not None or bool(self._closed)
-        for waits in [
-            self._due.popleft() for _ in range(len(self._due) if over else min(1, len(self._due)))
-        ]:
-            if not waits.done():
-                waits.set_result(None)
-        if over:
-            self._client._sessions.pop(self._id, None)
+@final
+class AsyncWatch(SharedAsyncSession):
+    """One stream without an end at the server, of an `AsyncClient`; see `ClientWatch`."""
+
+    async def push(
+        self, step: Any = None, *, frame: ArrayLike | None = None
+    ) -> Detection | Decision | None:
+        """Send the next step: a `Detection`, later the `Decision` on what follows, or None."""
+        await self._ask(self._step_message(step, frame, None, None, None))
+        return self._found.popleft() if self._found else None
+
+    async def push_steps(
+        self, steps: Sequence[Any] | None = None, *, frames: ArrayLike | None = None
+    ) -> list[Detection | Decision]:
+        """Send several steps in one message. Returns what they found, in order."""
+        await self._ask(self._steps_message(steps, frames))
+        found = list(self._found)
+        self._found.clear()
+        return found
+
+    async def close(self) -> str:
+        """End the stream. Returns a sentence if a detection has no decision yet, else ""."""
+        if not self._closed:
+            await self._ask(write(type="close", session=self._id), may_close=True)
+        return self._closed.partition(CLOSED_BY_CLIENT)[2].strip()
 
 
 @final
@@ -124,7 +156,7 @@ class AsyncClient:
     def __init__(self, url: str, *, token: str | None = None) -> None:
         self._url, self._token = url, token
         self.about: dict[str, Any] = {}
-        self._sessions: dict[int, AsyncSession] = {}
+        self._sessions: dict[int, SharedAsyncSession] = {}
         self._labels: dict[str, deque[asyncio.Future[dict[str, Any]]]] = {}
         # sessions whose opening was cancelled, on their way to be closed
         self._unwanted: set[asyncio.Task[None]] = set()
@@ -161,7 +193,16 @@ class AsyncClient:
     async def open(self, *, group: Any = None) -> AsyncSession:
         """Begin a session. group: that of the input, for a rule with groups."""
         session = AsyncSession(self, self._next)
-        message = session._open_message(group)
+        await self._begin(session, session._open_message(group))
+        return session
+
+    async def watch(self) -> AsyncWatch:
+        """Begin a stream without an end, at a server with a spotter."""
+        session = AsyncWatch(self, self._next)
+        await self._begin(session, session._open_message(None, endless=True))
+        return session
+
+    async def _begin(self, session: SharedAsyncSession, message: str) -> None:
         self._next += 1
         self._sessions[session._id] = session
         try:
@@ -171,11 +212,10 @@ class AsyncClient:
             self._unwanted.add(task)
             task.add_done_callback(self._unwanted.discard)
             raise
-        return session
 
-    async def _give_up(self, session: AsyncSession) -> None:
+    async def _give_up(self, session: SharedAsyncSession) -> None:
         with suppress(InputError):  # the connection is gone, and the session with it
-            await session.close()
+            await session._ask(write(type="close", session=session._id), may_close=True)
 
     async def _send(self, message: str | bytes) -> None:
         from websockets.exceptions import ConnectionClosed

@@ -12,6 +12,7 @@ sessions of an `AsyncClient` may be used by as many tasks.
 """
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -24,8 +25,10 @@ from agreestop.common import InputError, needs
 from agreestop.common.errors import quoted
 from agreestop.decide.calibrated import refuse_more
 from agreestop.decide.decisions import Decision
+from agreestop.decide.spotting import Detection
 
 from .protocol import (
+    CLOSED_BY_CLIENT,
     PATH,
     PROTOCOL,
     SUBPROTOCOL,
@@ -33,7 +36,9 @@ from .protocol import (
     needed_label,
     no_constant,
     read_decision,
+    read_found,
     read_group,
+    step_after,
     write,
     write_evidence,
     write_frames,
@@ -79,13 +84,17 @@ class SharedSession:
         self.promise = ""
         """What the server promises about the decision, in words."""
         self._key, self._closed = "", ""
+        self._found: deque[Detection | Decision] = deque()  # in a stream without an end
 
     def __repr__(self) -> str:
         return (
             f"<session {self._id}: {self.decision or self._closed or f'step {self._step} is next'}>"
         )
 
-    def _open_message(self, group: Any) -> str:
+    def _open_message(self, group: Any, endless: bool = False) -> str:
+        if endless != self._about.get("endless", False):
+            kind, call = ("inputs that end", "open") if endless else ("endless streams", "watch")
+            raise InputError(f"this server decides on {kind}: call client.{call}().")
         plain = (
             group.tolist()
             if isinstance(group, (np.generic, np.ndarray))
@@ -147,6 +156,7 @@ class SharedSession:
                 f"the steps are a {type(given).__name__}: give a list with an entry for each step."
             )
         first, reads = self._step, self._about.get("reads")
+        reads = "risk" if reads == "scores" else reads  # one number for each step
         amounts = {"cost": cost, "weight": weight}
         if reads != "answers" and any(given is not None for given in amounts.values()):
             raise InputError("cost and weight belong to open answers: leave them out.")
@@ -157,7 +167,7 @@ class SharedSession:
             message = write_frames(self._id, first, frames)  # type: ignore[arg-type]
         else:
             message = write_push(self._id, first, steps)
-        self._step += len(given)
+        self._step = step_after(first, len(given))
         return message
 
     def _check_open(self) -> None:
@@ -180,6 +190,8 @@ class SharedSession:
         match answer["type"]:
             case "opened":
                 self.number = answer["number"]
+            case "next":
+                self._found.extend(map(read_found, answer.get("found", ())))
             case "decision":
                 self.decision = read_decision(answer)
                 self.promise = answer["promise"]
@@ -220,6 +232,8 @@ def read_answer(text: str | bytes) -> dict[str, Any]:
             known &= len(names) in (1, len(answer["classes"]))
         if answer["type"] == "decision":
             read_decision(answer)
+        for one in answer.get("found", ()):
+            read_found(one)
         known &= type(answer.get("decision", "")) is str
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         known = False
@@ -340,6 +354,42 @@ class ClientSession(SharedSession):
 
 
 @final
+class ClientWatch(SharedSession):
+    """One stream without an end at the server, of a `Client`."""
+
+    def __init__(self, client: "Client", session: int) -> None:
+        super().__init__(session, client.about)
+        self._client = client
+        self._due = 0
+
+    def push(
+        self, step: Any = None, *, frame: ArrayLike | None = None
+    ) -> Detection | Decision | None:
+        """Send the next step: a `Detection`, later the `Decision` on what follows, or None.
+
+        step: a score, or where the server has members flat indices of the active inputs. frame:
+        instead, one dense step.
+        """
+        self._client._ask(self, self._step_message(step, frame, None, None, None))
+        return self._found.popleft() if self._found else None
+
+    def push_steps(
+        self, steps: Sequence[Any] | None = None, *, frames: ArrayLike | None = None
+    ) -> list[Detection | Decision]:
+        """Send several steps in one message. Returns what they found, in order."""
+        self._client._ask(self, self._steps_message(steps, frames))
+        found = list(self._found)
+        self._found.clear()
+        return found
+
+    def close(self) -> str:
+        """End the stream. Returns a sentence if a detection has no decision yet, else ""."""
+        if not self._closed:
+            self._client._ask(self, write(type="close", session=self._id), may_close=True)
+        return self._closed.partition(CLOSED_BY_CLIENT)[2].strip()
+
+
+@final
 class Client:
     """A connection to a server. `about`: what is served there."""
 
@@ -356,7 +406,7 @@ class Client:
         except (OSError, WebSocketException, ValueError) as error:
             self._stack.close()
             raise cannot_connect(url, error) from None
-        self._sessions: dict[int, ClientSession] = {}
+        self._sessions: dict[int, ClientSession | ClientWatch] = {}
         self._labels_due: dict[str, int] = {}
         self._next, self._is_sending = 0, False
 
@@ -364,6 +414,15 @@ class Client:
         """Begin a session. group: that of the input, for a rule with groups."""
         session = ClientSession(self, self._next)
         message = session._open_message(group)
+        self._next += 1
+        self._sessions[session._id] = session
+        self._ask(session, message)
+        return session
+
+    def watch(self) -> ClientWatch:
+        """Begin a stream without an end, at a server with a spotter."""
+        session = ClientWatch(self, self._next)
+        message = session._open_message(None, endless=True)
         self._next += 1
         self._sessions[session._id] = session
         self._ask(session, message)
@@ -397,7 +456,9 @@ class Client:
                     del self._labels_due[key]
                     return read_alarms(answer)
 
-    def _ask(self, session: ClientSession, message: str | bytes, may_close: bool = False) -> None:
+    def _ask(
+        self, session: ClientSession | ClientWatch, message: str | bytes, may_close: bool = False
+    ) -> None:
         """Send a message about a session, and wait for its answer, behind those to messages that
         were interrupted.
         """

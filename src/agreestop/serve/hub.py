@@ -18,7 +18,6 @@ begin again if they fail (`_supervise`).
 
 import asyncio
 import logging
-import math
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -30,33 +29,36 @@ from typing import Any, TypeVar, final
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
+from agreestop.decide.spotting import Detection
 from agreestop.engines.early_stopping import DEFAULTS, RunOptions
 from agreestop.engines.live_batch import LiveBatch
 from agreestop.engines.protocol import Engine
 
 from .limits import Limits
 from .metrics import Metrics
+from .offers import Offer
 from .protocol import (
-    LABELS,
+    CLOSED_BY_CLIENT,
     BadMessage,
-    Bounds,
     Close,
     End,
     Label,
     Message,
     Open,
     PushSteps,
+    found_fields,
+    needed_label,
     read_message,
+    step_after,
     write,
     write_decision,
 )
 from .sessions import MESSAGE_COST, Computing, Connection, Progress, Result, Session, Work
+from .streams import Streams
 from .watch import Watch
 
 QUEUED_BYTES = 256 << 20  # of all clients
 TICK_SECONDS = 0.0005  # of computing for each client, in one batch
-TICK_STEPS = 4096  # of one client in one batch at most
-TICK_BYTES = 8 << 20  # of evidence of one client in one batch at most
 UNIT_SECONDS = 1e-5  # for a step, before the first is measured
 LEAST_UNITS = 8  # of one client in one batch, if it has as many
 OPEN_UNITS = 8  # steps that cost about as much as the beginning of a session
@@ -74,11 +76,15 @@ Value = TypeVar("Value")
 
 @final
 class Hub:
-    """All sessions under one rule. `engine` None: clients push what the rule itself reads."""
+    """All sessions under one rule, or all streams without an end.
+
+    engine: None where clients push what the rule itself reads. watch: the drift monitor; None for
+    streams without an end.
+    """
 
     def __init__(
         self,
-        calibrated: CalibratedRule,
+        served: CalibratedRule | Streams,
         engine: Engine | None = None,
         limits: Limits | None = None,
         monitor: Path | None = None,
@@ -86,23 +92,22 @@ class Hub:
         input_shape: tuple[int, ...] | None = None,
         options: RunOptions = DEFAULTS,
     ) -> None:
-        self.calibrated, self.limits, self.input_shape = calibrated, limits or Limits(), input_shape
-        self._computing = Computing(LiveBatch(calibrated, engine, self.limits.sessions, options))
-        self.watch, self.metrics = Watch(calibrated, monitor, self.limits), Metrics()
+        self.limits, self.metrics = limits or Limits(), Metrics()
+        self.watch: Watch | None = None
+        batch: LiveBatch | Streams
+        if isinstance(served, Streams):
+            batch, self.offer = served, Offer.of_streams(served, input_shape)
+        else:
+            batch = LiveBatch(served, engine, self.limits.sessions, options)
+            self.offer = Offer.of_rule(served, input_shape)
+            self.watch = Watch(served, monitor, self.limits)
+        self._computing = Computing(batch)
         self.connections: set[Connection] = set()
         self.sessions, self.draining, self._queued = 0, False, 0
-        self._number = self.watch.next_number
-        self._bounds = Bounds.of(calibrated, input_shape)
+        self._number = 0 if self.watch is None else self.watch.next_number
         # the clients that have work, each once, in the order of their turns
         self._turns: deque[Connection] = deque()
         self._unit_seconds = UNIT_SECONDS
-        self._most_units = max(
-            1,
-            min(
-                TICK_STEPS,
-                TICK_BYTES // (8 * (calibrated.members or 1) * (calibrated.classes or 1)),
-            ),
-        )
         self.background: dict[str, Callable[[], Awaitable[None]]] = {
             "computing": self._tick_forever,
             "sweeping": self._sweep_forever,
@@ -125,10 +130,11 @@ class Hub:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        try:
-            await self.in_watch(self.watch.close)
-        except InputError as error:
-            log.error("the last decisions and labels are lost: %s", error)
+        if self.watch is not None:
+            try:
+                await self.in_watch(self.watch.close)
+            except InputError as error:
+                log.error("the last decisions and labels are lost: %s", error)
         self._compute_thread.shutdown()
         self._watch_thread.shutdown()
 
@@ -170,31 +176,14 @@ class Hub:
 
     def connect(self, abort: Callable[[], object]) -> Connection:
         """A new client, which is told what is served here."""
-        connection, calibrated = Connection(self.limits, abort), self.calibrated
+        connection = Connection(self.limits, abort)
         self.connections.add(connection)
-        terms = calibrated.rule.terms
-        about: dict[str, Any] = {
-            "reads": terms.reads if self.input_shape is None else "events",
-            "label": LABELS[terms.reads],
-            "members": calibrated.members,
-            "classes": calibrated.classes if terms.reads == "log_confidence" else None,
-            "class_names": calibrated.class_names,
-        }
         limits = {
             "message_bytes": self.limits.message_bytes,
             "sessions": self.limits.sessions_per_client,
+            "idle_seconds": self.limits.idle_seconds,
         }
-        last, promise, shape = calibrated.checkpoints[-1], calibrated.guarantee, self.input_shape
-        about |= {"inputs": None if shape is None else math.prod(shape), "shape": shape}
-        about |= {"checkpoints": len(calibrated.checkpoints), "last_time": last, "promise": promise}
-        connection.send(
-            write(
-                type="welcome",
-                protocol=1,
-                **about,
-                limits=limits | {"idle_seconds": self.limits.idle_seconds},
-            )
-        )
+        connection.send(write(type="welcome", protocol=1, **self.offer.about, limits=limits))
         return connection
 
     def disconnect(self, connection: Connection) -> None:
@@ -248,8 +237,14 @@ class Hub:
         self.metrics.messages += 1
         connection.seen, cost = monotonic(), MESSAGE_COST + len(data)
         try:
-            message = read_message(data, self._bounds)
-            if isinstance(message, Label):
+            message = read_message(data, self.offer.bounds)
+            if isinstance(message, Label) and self.watch is None:
+                words = f"label: {needed_label(None, 'null')}."
+                self._send(
+                    connection,
+                    write(type="error", session=None, decision=message.key, error=words),
+                )
+            elif isinstance(message, Label):
                 self._take_label(connection, message, cost)
             elif isinstance(message, Open):
                 self._open(connection, message, cost)
@@ -307,7 +302,7 @@ class Hub:
                     session.id,
                 )
             cost = max(cost, MESSAGE_COST + message.nbytes)
-            next_step = session.step = session.step + len(message)
+            next_step = session.step = step_after(session.step, len(message))
             connection.rest = RESTS * max(
                 0.0, message.largest_units * self._unit_seconds - TICK_SECONDS
             )
@@ -316,7 +311,7 @@ class Hub:
             message,
             cost,
             next_step,
-            "the client closed it." if isinstance(message, Close) else "",
+            CLOSED_BY_CLIENT if isinstance(message, Close) else "",
         )
 
     def _queue(
@@ -342,6 +337,7 @@ class Hub:
         connection.queued += cost
         connection.labels += 1
         self._queued += cost
+        assert self.watch is not None, "streams without an end have no labels"
         task = asyncio.get_running_loop().run_in_executor(
             self._watch_thread, self.watch.label, message.key, message.label
         )
@@ -396,7 +392,7 @@ class Hub:
         """The next work of every client, as much as its share of a tick allows, and the
         units of each.
         """
-        share = min(self._most_units, max(LEAST_UNITS, int(TICK_SECONDS / self._unit_seconds)))
+        share = min(self.offer.most_units, max(LEAST_UNITS, int(TICK_SECONDS / self._unit_seconds)))
         work: list[Work] = []
         units: list[int] = []
         for _ in range(len(self._turns)):
@@ -418,7 +414,7 @@ class Hub:
         if isinstance(message, PushSteps):
             return message.units
         if isinstance(message, End):
-            return len(self.calibrated.checkpoints)
+            return self.offer.end_units
         return OPEN_UNITS if isinstance(message, Open) else 1
 
     def _deliver(self, work: list[Work], results: list[Result]) -> None:
@@ -450,14 +446,16 @@ class Hub:
                 key = secrets.token_hex(8)
                 decided.append((key, result))
                 self.metrics.decided(now - one.received, result.time)
-                self._send(
-                    connection, write_decision(session.id, key, result, self.calibrated.guarantee)
-                )
+                self._send(connection, write_decision(session.id, key, result, self.offer.promise))
             elif isinstance(result, InputError):
                 self.metrics.errors += 1
                 self._answer(connection, one, "error", error=str(result))
             elif result is Progress.UNFINISHED:
                 continue  # its client is gone, and its session is given up next
+            elif one.found:
+                self.metrics.detections += sum(isinstance(found, Detection) for found in one.found)
+                found = [found_fields(each) for each in one.found]
+                self._answer(connection, one, "next", step=one.next_step, found=found)
             elif isinstance(one.message, PushSteps):
                 self._send(
                     connection, f'{{"type":"next","session":{session.id},"step":{one.next_step}}}'
@@ -477,7 +475,7 @@ class Hub:
                 if not isinstance(result, Decision):
                     skipped.append((session.number, session.first_risk))
         self._pulse()
-        if decided or skipped:
+        if self.watch is not None and (decided or skipped):
             loop = asyncio.get_running_loop()
             self._observing.append(
                 loop.run_in_executor(self._watch_thread, self._observe, decided, skipped)
@@ -486,6 +484,7 @@ class Hub:
     def _observe(
         self, decided: list[tuple[str, Decision]], skipped: list[tuple[int, float | None]]
     ) -> None:
+        assert self.watch is not None
         try:
             self.watch.observe(decided, skipped)
         except Exception:  # a fault of ours: the monitor misses these decisions, and sessions go on
@@ -519,7 +518,7 @@ class Hub:
             now = monotonic()
             for connection in list(self.connections):
                 self._sweep(connection, now)
-            if now - saved >= limits.save_seconds:
+            if self.watch is not None and now - saved >= limits.save_seconds:
                 saved = now
                 try:
                     await self.in_watch(self.watch.keep)
@@ -554,7 +553,7 @@ class Hub:
                     Close(session.id),
                     reason=f"it had no push for {limits.idle_seconds:g} seconds.",
                 )
-            elif now - session.began > limits.session_seconds:
+            elif self.watch is not None and now - session.began > limits.session_seconds:
                 self.metrics.idle += 1
                 self._queue(
                     session,

@@ -9,6 +9,7 @@ import numpy as np
 
 from agreestop.common.estimates import Estimate
 
+from .offers import Offer
 from .watch import Watch
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -28,6 +29,7 @@ class Metrics:
     messages: int = 0
     steps: int = 0
     decisions: int = 0
+    detections: int = 0
     errors: int = 0
     idle: int = 0
     slow: int = 0
@@ -49,14 +51,13 @@ class Metrics:
 
 
 def status(
-    metrics: Metrics, watch: Watch, sessions: int, clients: int, draining: bool
+    metrics: Metrics, watch: Watch | None, offer: Offer, sessions: int, clients: int, draining: bool
 ) -> dict[str, Any]:
     """All numbers of the page, as JSON can hold them; None where there is nothing to say yet."""
-    calibrated, monitor = watch.monitor.calibrated, watch.monitor
-    coverage = Estimate.of_share(watch.hits, watch.labels, 0.95) if watch.labels else None
     p50, p99 = np.quantile(metrics.recent, [0.5, 0.99]).tolist() if metrics.recent else (None, None)
-    target = calibrated.rule.terms.target
     return {
+        "endless": offer.about["endless"],
+        "promise": offer.promise,
         "sessions": sessions,
         "clients": clients,
         "draining": draining,
@@ -64,6 +65,7 @@ def status(
         "messages": metrics.messages,
         "steps": metrics.steps,
         "decisions": metrics.decisions,
+        "detections": metrics.detections,
         "errors": metrics.errors,
         "dropped_idle": metrics.idle,
         "dropped_slow": metrics.slow,
@@ -73,11 +75,19 @@ def status(
         "latency_p50": p50,
         "latency_p99": p99,
         "mean_time": metrics.stop_times / metrics.decisions if metrics.decisions else None,
-        "last_time": calibrated.checkpoints[-1],
+        "last_time": offer.about.get("last_time"),
+        **(_watched(watch) if watch is not None else {"alarms": [], "labels": 0}),
+    }
+
+
+def _watched(watch: Watch) -> dict[str, Any]:
+    """What the drift monitor and the labels say."""
+    monitor, target = watch.monitor, watch.monitor.calibrated.rule.terms.target
+    coverage = Estimate.of_share(watch.hits, watch.labels, 0.95) if watch.labels else None
+    return {
         "labels": watch.labels,
         "coverage": None if coverage is None else [float(coverage), coverage.low, coverage.high],
         "target": None if target is None else float(target),
-        "promise": calibrated.guarantee,
         "watched": monitor.observed,
         "processed": monitor.labels,
         "waiting": monitor.waiting,
@@ -90,9 +100,8 @@ def status(
     }
 
 
-def prometheus(metrics: Metrics, watch: Watch, sessions: int, clients: int) -> str:
+def prometheus(metrics: Metrics, watch: Watch | None, sessions: int, clients: int) -> str:
     """The numbers in Prometheus' text format."""
-    monitor = watch.monitor
     lines: list[str] = []
 
     def add(name: str, kind: str, words: str, *samples: tuple[str, float]) -> None:
@@ -105,6 +114,7 @@ def prometheus(metrics: Metrics, watch: Watch, sessions: int, clients: int) -> s
     add("messages_total", "counter", "Messages received.", ("", metrics.messages))
     add("steps_total", "counter", "Steps computed and log-confidences judged.", ("", metrics.steps))
     add("decisions_total", "counter", "Decisions.", ("", metrics.decisions))
+    add("detections_total", "counter", "Detections in streams.", ("", metrics.detections))
     add("errors_total", "counter", "Messages refused.", ("", metrics.errors))
     dropped = ('{reason="idle"}', metrics.idle), ('{reason="slow"}', metrics.slow)
     add("dropped_total", "counter", "Idle sessions closed, and slow readers dropped.", *dropped)
@@ -134,6 +144,9 @@ def prometheus(metrics: Metrics, watch: Watch, sessions: int, clients: int) -> s
             f"agreestop_decision_seconds_count {total}",
         )
     )
+    if watch is None:
+        return "\n".join(lines) + "\n"
+    monitor = watch.monitor
     add("labels_total", "counter", "Labels of decisions since the start.", ("", watch.labels))
     add("hits_total", "counter", "Labels that the answer holds.", ("", watch.hits))
     add(

@@ -31,6 +31,7 @@ from agreestop.common import InputError, is_integer, is_number
 from agreestop.common.errors import quoted
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
+from agreestop.decide.spotting import Detection
 from agreestop.engines.live_batch import LiveInput, Push, Reading, Steps
 
 PROTOCOL = 1
@@ -39,10 +40,12 @@ PATH = "/live"
 HEADER = struct.Struct("<III")
 LARGEST = 2**32 - 1
 FRAME = LARGEST  # instead of a number of events: the steps are frames
+CLOSED_BY_CLIENT = "the client closed it."
 LONGEST_KEY = 64
 LONGEST_GROUP = 10_000  # characters, or booleans
 DEEPEST = 16  # lists within lists
 LONGEST_ANSWER = 1000  # characters
+STREAM_STEPS = 1024  # of a message for a stream without an end
 SPARE_LISTS = 10_000  # beyond those that a push can need; a message with more is not parsed
 # what labels are, by what a rule reads
 LABELS = {"log_confidence": "class", "answers": "string", "numbers": "number", "risk": None}
@@ -79,10 +82,25 @@ class Bounds:
     def of(cls, calibrated: CalibratedRule, shape: Sequence[int] | None) -> Self:
         """The bounds under a rule, for inputs of this shape."""
         steps, checkpoints = int(calibrated.checkpoints[-1]), len(calibrated.checkpoints)
-        of_a_frame = sum(math.prod((shape or ())[:depth]) for depth in range(len(shape or ()) + 1))
         of_a_checkpoint = 1 + (calibrated.members or 1)
-        lists = SPARE_LISTS + max(steps * of_a_frame, checkpoints * of_a_checkpoint)
+        lists = SPARE_LISTS + max(steps * _lists(shape), checkpoints * of_a_checkpoint)
         return cls(steps, checkpoints, lists, LABELS[calibrated.rule.terms.reads])
+
+    @classmethod
+    def of_streams(cls, shape: Sequence[int] | None) -> Self:
+        """The bounds for streams without an end."""
+        lists = SPARE_LISTS + STREAM_STEPS * _lists(shape)
+        return cls(STREAM_STEPS, STREAM_STEPS, lists, None)
+
+
+def _lists(shape: Sequence[int] | None) -> int:
+    """How many JSON lists a step of this shape can need."""
+    return sum(math.prod((shape or ())[:depth]) for depth in range(len(shape or ()) + 1))
+
+
+def step_after(step: int, count: int) -> int:
+    """The number of the step that follows `count` steps; after the largest comes 1 again."""
+    return (step + count - 1) % LARGEST + 1
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -276,7 +294,7 @@ def needed_label(kind: str | None, unknown: str) -> str:
         "class": "give a class index, a whole number from 0",
         "string": f"give the right answer, a string of at most {LONGEST_ANSWER} characters",
         "number": "give the true number, a finite one",
-        None: "the rule has losses in place of labels, so give none",
+        None: "what is served here has no labels (losses, or detections), so give none",
     }
     return f"{needed[kind]}, or {unknown} if it will never be known"
 
@@ -345,6 +363,8 @@ def _check_length(steps: int, most: int) -> None:
     if steps > most:
         raise InputError(
             f"the message has {steps} steps, but the rule decides within {most}: send fewer."
+            if most != STREAM_STEPS
+            else f"the message has {steps} steps: send at most {most} at once."
         )
 
 
@@ -535,26 +555,37 @@ def write(**content: Any) -> str:
 
 def write_decision(session: int, key: str, decision: Decision, promise: str) -> str:
     """The message that brings a decision."""
-    risk, interval = decision.first_risk, (decision.lower, decision.upper)
-    depths = [{name: getattr(one, name) for name in OF_A_DEPTH} for one in decision.by_depth]
-    return write(
-        type="decision",
-        session=session,
-        decision=key,
-        time=decision.time,
-        index=decision.index,
-        classes=decision.classes,
-        names=decision.names,
-        first_risk=_finite(risk),
-        members=decision.members,
-        block=decision.block,
-        number=decision.number,
-        answered=decision.answered,
-        cost=decision.cost,
-        interval=None if decision.lower is None else [_finite(end) for end in interval],
-        by_depth=depths,
-        promise=promise,
-    )
+    known = {"session": session, "decision": key, "promise": promise}
+    return write(type="decision", **known, **decision_fields(decision))
+
+
+def decision_fields(decision: Decision) -> dict[str, Any]:
+    """A decision as JSON can hold it."""
+    interval = decision.lower, decision.upper
+    plain = "time", "index", "classes", "names", "members", "block", "number", "answered", "cost"
+    return {name: getattr(decision, name) for name in plain} | {
+        "first_risk": _finite(decision.first_risk),
+        "interval": None if decision.lower is None else [_finite(end) for end in interval],
+        "by_depth": [
+            {name: getattr(one, name) for name in OF_A_DEPTH} for one in decision.by_depth
+        ],
+    }
+
+
+def found_fields(found: Detection | Decision) -> dict[str, Any]:
+    """What a push to a stream without an end found, as JSON can hold it."""
+    if isinstance(found, Decision):
+        return {"type": "decision", **decision_fields(found)}
+    known = {"index": found.index, "score": _finite(found.score), "number": found.number}
+    return {"type": "detection", **known}
+
+
+def read_found(content: dict[str, Any]) -> Detection | Decision:
+    """What `found_fields` wrote."""
+    if content["type"] == "decision":
+        return read_decision(content)
+    score = math.inf if content["score"] is None else content["score"]
+    return Detection(content["index"], score, content["number"])
 
 
 def _finite(number: float | None) -> float | None:

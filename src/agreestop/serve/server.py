@@ -21,13 +21,16 @@ import uvicorn
 
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.spotting import CalibratedSpotter
 from agreestop.engines.runner import Runner
+from agreestop.engines.watching import Event
 
 from .app import LOOPBACK, make_app
 from .door import WAITING, Door, Http, WebSocket
 from .hub import Hub
 from .limits import Limits
 from .logs import FEW
+from .streams import Streams
 
 REQUEST_SECONDS = 10.0  # for a whole request
 # between two pings, and for the answer: a client that is gone without a word is noticed
@@ -74,6 +77,9 @@ class Server:
     Decisions are those of `ensemble.live(rule)`. It binds to `host`, this machine alone unless
     another is given; port 0 takes a free one.
 
+    A `spotter` serves streams without an end: alone, whose clients push scores, or with an ensemble
+    and a rule, as `ensemble.watch(spotter, rule, window=, event=)`.
+
     token    what clients must know; without it, anybody who can connect may open sessions
     monitor  file of the `DriftMonitor`, which goes on from it if it exists; without one, the
              monitor ends with the server
@@ -81,9 +87,12 @@ class Server:
 
     def __init__(
         self,
-        rule: CalibratedRule,
+        rule: CalibratedRule | None = None,
         ensemble: Runner | None = None,
         *,
+        spotter: CalibratedSpotter | None = None,
+        window: int | None = None,
+        event: Event | None = None,
         host: str = "127.0.0.1",
         port: int = 8000,
         token: str | None = None,
@@ -97,19 +106,31 @@ class Server:
                 "the token is empty, or has a space or a sign outside ASCII: give one of ASCII "
                 "letters and digits that cannot be guessed."
             )
-        served: dict[str, Any] = {}
+        options: dict[str, Any] = {}
+        allowed = {"any_engine": any_engine, "any_members": any_members}
         if ensemble is not None:
             if ensemble.input_shape is None:
                 raise InputError(
                     "the shape of the inputs is not known yet: call score once, then serve."
                 )
-            served = {"engine": ensemble.engine, "input_shape": ensemble.input_shape}
-            served["options"] = ensemble.options(any_engine=any_engine, any_members=any_members)
-        self.hub = Hub(rule, limits=limits, monitor=monitor, **served)
+            options["input_shape"] = ensemble.input_shape
+        served: CalibratedRule | Streams
+        if spotter is not None:
+            if monitor is not None:
+                raise InputError("streams without an end have no drift monitor: leave out monitor.")
+            served = _streams(spotter, rule, ensemble, window, event, allowed)
+        elif rule is None or window is not None or event is not None:
+            raise InputError("give a rule, or a spotter; window and event belong to a spotter.")
+        else:
+            served = rule
+            if ensemble is not None:
+                options |= {"engine": ensemble.engine, "options": ensemble.options(**allowed)}
+        self.hub = Hub(served, limits=limits, monitor=monitor, **options)
         try:
             self._socket = _bind(host, port)
         except InputError:
-            self.hub.watch.close()
+            if self.hub.watch is not None:
+                self.hub.watch.close()
             raise
         self.port = int(self._socket.getsockname()[1])
         self.url = f"{f'[{host}]' if ':' in host else host}:{self.port}"
@@ -157,6 +178,25 @@ class Server:
         finally:
             self._uvicorn.drain()
             thread.join()
+
+
+def _streams(
+    spotter: CalibratedSpotter,
+    rule: CalibratedRule | None,
+    ensemble: Runner | None,
+    window: int | None,
+    event: Event | None,
+    allowed: dict[str, bool],
+) -> Streams:
+    """Streams of a spotter, or of an ensemble that watches."""
+    if rule is None and ensemble is None and window is None and event is None:
+        return Streams(spotter)
+    if rule is None or ensemble is None or window is None or event is None:
+        raise InputError(
+            "to watch, a rule, members, a spotter, window and event are needed: give all of them, "
+            "or the spotter alone."
+        )
+    return Streams(spotter, ensemble.watch(spotter, rule, window=window, event=event, **allowed))
 
 
 def _is_no_fault_of_a_client(record: logging.LogRecord) -> bool:

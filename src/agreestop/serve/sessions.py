@@ -13,10 +13,12 @@ from typing import final
 
 from agreestop.common import InputError
 from agreestop.decide.decisions import Decision
+from agreestop.decide.spotting import Detection
 from agreestop.engines.live_batch import LiveBatch, LiveInput, Push
 
 from .limits import Limits
 from .protocol import Close, End, Message, Open, PushSteps
+from .streams import Streams
 
 MESSAGE_COST = 1000  # bytes that a queued message counts beyond its own
 log = logging.getLogger("agreestop.serve")
@@ -104,7 +106,7 @@ class Work:
     """A message on its way through one tick or several; `message` is what is left of it.
 
     next_step: of a push, the step after it. reason: of a close, why; wrong: whether a bad message
-    is the reason.
+    is the reason. found: what it found so far in a stream without an end.
     """
 
     session: Session
@@ -115,6 +117,7 @@ class Work:
     reason: str = ""
     wrong: bool = False
     begun: bool = False
+    found: tuple[Detection | Decision, ...] = ()
 
 
 class Progress(Enum):
@@ -144,7 +147,7 @@ class Computed:
 class Computing:
     """Runs the sessions of all clients together. It belongs to one thread."""
 
-    def __init__(self, batch: LiveBatch) -> None:
+    def __init__(self, batch: LiveBatch | Streams) -> None:
         self._batch = batch
         self._steps = 0
 
@@ -181,6 +184,8 @@ class Computing:
                         pushed.append(number)
                         rests.append(rest)
             for number, rest, found in zip(pushed, rests, self._batch.push(pushes), strict=True):
+                if isinstance(found, tuple):
+                    work[number].found, found = (*work[number].found, *found), None
                 results[number] = found
                 if found is None and rest is not None:
                     work[number].message, work[number].begun = rest, True
@@ -196,8 +201,9 @@ class Computing:
         for one, result in zip(work, results, strict=True):
             over = result is not None or isinstance(one.message, (End, Close))
             if over and result is not Progress.UNFINISHED and one.session.row is not None:
-                one.session.first_risk = self._batch.close(one.session.row)
-                one.session.row = None
+                row, one.session.row = one.session.row, None
+                one.session.first_risk = self._batch.close(row)
+                one.reason = f"{one.reason} {row.note}".strip()
         return results
 
     def _begin(self, session: Session, message: Open) -> InputError | None:
