@@ -424,18 +424,23 @@ def _log_difference(larger: Floats, smaller: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Tails:
-    """Classes by probability, and the log-mass of each and of all after it, both (b, C)."""
+    """Classes by probability, and the log-mass of each and of all after it, both (b, C).
+
+    rows  (b, 1) the index of each input
+    """
 
     order: Integers
     log_mass: Floats
+    rows: Integers
 
     @classmethod
     def of(cls, logits: Floats) -> Self:
         """From logits (b, C)."""
         order = np.negative(logits).argsort(axis=-1, kind="stable")
-        ranked = logits[np.arange(len(logits))[:, None], order]
+        rows = np.arange(len(logits))[:, None]
+        ranked = logits[rows, order]
         mass = np.logaddexp.accumulate(ranked[:, ::-1], axis=-1)[:, ::-1]
-        return cls(order, mass - mass[:, :1])
+        return cls(order, mass - mass[:, :1], rows)
 
     def outside(self, count: int) -> Floats:
         """Log-mass of all but the `count` most probable classes; -∞ if there are no others."""
@@ -446,7 +451,7 @@ class Tails:
     def evidence(self, log_risk: Floats) -> Evidence:
         """log ρ in the order of the class indices, with the risk (b,)."""
         by_class = np.empty(self.log_mass.shape)
-        by_class[np.arange(len(by_class))[:, None], self.order] = self.log_mass
+        by_class[self.rows, self.order] = self.log_mass
         return Evidence(by_class, log_risk)
 
 

@@ -374,6 +374,8 @@ class CalibratedRule(KeptInFiles):
         known = answer, self.checkpoints, self.class_names, risk, block, self.members
         interval = () if state.interval is None else (None, *state.interval[row].tolist())
         decision = Decision.of(index, *known, None, number, answered, *interval)
+        if state.depth_index is None:
+            return decision.named_by(self.rule.terms.tree, found)
         by_depth = tuple(one for one in self.decided_depths(state, number, row) if one is not None)
         return replace(decision.named_by(self.rule.terms.tree, found), by_depth=by_depth)
 
@@ -716,7 +718,8 @@ class Session:
         enough. For a `StopRule`, the risk, a number. For open answers the next sample, a string, in
         the order of request, with its cost and weight where calibration had them.
         """
-        self.check_open()
+        if self.decision is not None or self._closed:
+            self.check_open()
         calibrated = self._calibrated
         if self.history is not None:
             array = self.history.add(log_confidence, cost, weight)

@@ -381,12 +381,12 @@ def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> 
     float32 stays float32.
     """
     array = as_array(log_confidence, "log_confidence")
-    ndim, given = axes.count(",") + 1, f"log_confidence has shape {array.shape}"
     if array.dtype.kind not in "fiu":
         raise InputError(f"log_confidence has dtype {array.dtype}: it must hold real numbers.")
-    if array.ndim != ndim:
-        raise InputError(f"{given}: {ndim} axes {axes} are needed.")
-    if array.size == 0:
+    if array.ndim != (ndim := axes.count(",") + 1) or not array.size:
+        given = f"log_confidence has shape {array.shape}"
+        if array.ndim != ndim:
+            raise InputError(f"{given}: {ndim} axes {axes} are needed.")
         raise InputError(f"{given} and holds nothing: every axis of {axes} must be at least 1.")
     low, high = array.min(), array.max()
     if not (low > -np.inf and high <= 0):

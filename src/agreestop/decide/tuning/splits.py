@@ -281,15 +281,17 @@ def repeat_splits(
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Examples, and what calibration needs of each of them, which is computed once."""
+    """Examples, and what calibration needs of each of them, which is computed at most once."""
 
+    rule: Rule
     examples: LabelledEvidence
     reduced: Reduced
+    known: Booleans
 
     @classmethod
     def of(cls, rule: Rule, examples: LabelledEvidence) -> Self:
-        """The examples, reduced for the rule."""
-        return cls(examples, rule.reduce(examples))
+        """The examples, to be reduced for the rule."""
+        return cls(rule, examples, {}, np.zeros(len(examples), dtype=bool))
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -321,6 +323,12 @@ class Pool:
 
     def reduced_rows(self, rows: Integers) -> Reduced:
         """What calibration needs of some of the examples."""
+        new = rows[~self.known[rows]]
+        if len(new):
+            for name, values in self.rule.reduce(self.examples.rows(new)).items():
+                empty = np.empty((len(self), *values.shape[1:]), values.dtype)
+                self.reduced.setdefault(name, empty)[new] = values
+            self.known[new] = True
         return {name: values[rows] for name, values in self.reduced.items()}
 
 
@@ -368,6 +376,8 @@ def realisations(
     figures all use it.
     """
     examples = pool.examples
+    if repeats * n_calibration >= pool.units:  # nearly all of them will be needed
+        pool.reduced_rows(np.arange(len(pool)))
     for calibration, test in pool.divisions(n_calibration, repeats, seed, out):
         few = examples.without_evidence(calibration)
         policy = rule.fit(pool.reduced_rows(calibration), few)
