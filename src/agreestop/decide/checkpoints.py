@@ -158,9 +158,10 @@ class State:
         for index, new in enumerate(other._parts):
             if new is None:
                 continue
-            if parts[index] is None:
-                parts[index] = np.full((self.count, *new.shape[1:]), np.nan, dtype=new.dtype)
-            cast(NDArray[Any], parts[index])[rows] = new
+            own = parts[index]
+            if own is None:
+                own = parts[index] = np.full((self.count, *new.shape[1:]), np.nan, new.dtype)
+            own[rows] = new
         return type(self)(self.count, *parts)
 
     @property
@@ -349,14 +350,18 @@ def run_rounds(
     state = state.rows(np.arange(len(state)))  # arrays of its own, which are overwritten
     running = np.ones(len(state), dtype=bool)
     for index, inputs, where in rounds:
-        left = running[inputs]
-        if not left.all():
-            inputs, where = inputs[left], where[left]
+        left = np.flatnonzero(running[inputs])
+        if len(left) < len(inputs):
+            alike = where is inputs
+            inputs = inputs[left]
+            where = inputs if alike else where[left]
             index = index if isinstance(index, int) else index[left]
         if len(inputs):
-            verdict = judge(index, where, state.rows(inputs))
+            before = state.rows(inputs)
+            verdict = judge(index, where, before)
             note(where, index, verdict)
-            state = state.overwrite(inputs, verdict.state)
+            if verdict.state is not before:
+                state = state.overwrite(inputs, verdict.state)
             running[inputs[verdict.stop]] = False
     return state, running
 

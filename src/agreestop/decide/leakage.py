@@ -111,7 +111,8 @@ def near(sketches: Sketches, known: Sketches, slack: float, others: bool = False
     weights = _projections(sketches.shape[1], 1)[:, 0].astype(np.float64)
     keys, known_keys = (one.astype(np.float64) @ weights for one in (sketches, known))
     order, reach = np.argsort(known_keys, kind="stable"), slack * math.sqrt(sketches.shape[1])
-    known, known_keys = known[order], known_keys[order]
+    turn = order if others else np.argsort(keys, kind="stable")  # searches in order are fast
+    known, known_keys, sketches, keys = known[order], known_keys[order], sketches[turn], keys[turn]
     at = np.searchsorted(known_keys, keys - reach, "left")
     end = np.searchsorted(known_keys, keys + reach, "right")
     found, active = np.zeros(len(sketches), dtype=bool), np.flatnonzero(at < end)
@@ -119,12 +120,14 @@ def near(sketches: Sketches, known: Sketches, slack: float, others: bool = False
         places = at[active]
         alike = np.abs(known[places, 0] - sketches[active, 0]) <= slack
         if others:
-            alike &= order[places] != active
+            alike &= places != active
         some = active[alike]
         found[some] = (np.abs(known[places[alike]] - sketches[some]) <= slack).all(axis=1)
         at[active] += 1
         active = active[~found[active] & (at[active] < end[active])]
-    return found
+    result = np.empty_like(found)
+    result[turn] = found
+    return result
 
 
 # --- Exact marks: of the scores in rules of 0.2 and in fingerprints, and of ids
