@@ -211,6 +211,18 @@ def shapes(
     run_shapes(repeats, output, page)
 
 
+def checkpoints(
+    repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
+    scores: Annotated[Path, typer.Option(help="Folder with the stored scores of the paper's data sets.")] = Path("results/scores"),
+    output: File = Path("results/checkpoints.json"),
+) -> None:
+    """Compare few checkpoints with many, for raw scores and for fitted ones."""
+    from .checkpoints import run_checkpoints
+
+    run_checkpoints(repeats, scores, output)
+    show_written(output)
+
+
 def people(
     data: Annotated[Path, typer.Option(help="Folder with audiomnist.npz and hapt.npz.")],
     draws: Annotated[int, typer.Option(help="Random divisions of the people into training, calibration and test.")] = 50,
@@ -364,6 +376,7 @@ STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "drift": (drift, "False alarms of a drift monitor over streams side by side."),
     "attacks": (attacks, "Hostile clients of the server, beside an honest one."),
     "shapes": (shapes, "How early each shape of score or risk stops."),
+    "checkpoints": (checkpoints, "Few checkpoints or many, with raw scores and with fitted ones."),
     "people": (people, "Promises for new people, kept and broken, on real speakers and wearers."),
     "early-classification": (early_classification, "Early classifiers of aeon, and ours."),
     "numbers": (numbers, "The length of a spoken digit, with intervals that stop early."),

@@ -605,6 +605,32 @@ def language_models(text: str) -> str:
     return fill(fill(text, "answers", answers_table), "refusals", refusals_table)
 
 
+def checkpoints_table() -> str:
+    """Latency of few and many checkpoints, with raw and with fitted risks, and how often `calibrate` notes that many stop later."""
+    content = json.loads((RESULTS / "checkpoints.json").read_text())
+    records = content["records"]
+    counts = (4, 8, 20, None)
+    heads = [f"{risk}: {count or 'every step'}" for risk in ("raw", "temperatures") for count in counts]
+    lines = [f"| stream | {' | '.join(heads)} | noted |", "|---" * (len(heads) + 2) + "|"]
+    for name in dict.fromkeys(one["data"] for one in records):
+        own = [one for one in records if one["data"] == name]
+        every = max(one["checkpoints"] for one in own)
+        cells = []
+        for risk in ("raw", "temperatures"):
+            chosen = [only(own, risk=risk, checkpoints=count or every) for count in counts]
+            least = min(one["latency"] for one in chosen)
+            cells += [f"**{one['latency']:.3f}**" if one["latency"] == least else f"{one['latency']:.3f}" for one in chosen]
+        noted = only(own, risk="raw", checkpoints=every)["noted"]
+        lines.append(f"| {name} | {' | '.join(cells)} | {noted:.0%} |")
+    source = f"[Numbers](../results/checkpoints.json), `{content['command']}`"
+    return "\n".join([*lines, "", f"{content['repeats']} calibration draws. ({source}.)"])
+
+
+def shapes(text: str) -> str:
+    """The page with the table of few and many checkpoints."""
+    return fill(text, "checkpoints", checkpoints_table)
+
+
 PAGES: dict[str, Callable[[str], str]] = {
     "docs/guide.md": guide,
     "docs/paper.md": paper,
@@ -618,6 +644,7 @@ PAGES |= {
     "docs/nir.md": nir,
     "docs/language-models.md": language_models,
     "docs/spotting.md": spotting,
+    "docs/shapes.md": shapes,
 }
 
 

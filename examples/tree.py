@@ -12,7 +12,8 @@ rules = [ag.AgreeStop(0.9, range(1, 61), 1, tree=tree, depth=depth).calibrate(ca
 for rule, what in zip(rules, ("group", "class"), strict=True):  # both read the same scores
     decisions = rule.decide(test)
     result = ag.evaluate(decisions, test)
-    print(f"the {what}: mean stop at {result.latency:.1f} of 60, coverage {result.coverage:.3f}")
+    low, high = result.draw_range or (0, 1)  # the promise is a mean over draws of the calibration rows; this is one of them
+    print(f"the {what}: mean stop at {result.latency:.1f} of 60, coverage {result.coverage:.3f}; one draw may give {low:.3f} to {high:.3f}")
 
 sessions = [rule.stream() for rule in rules]  # one input, watched for both answers
 for step, members in enumerate(test.log_confidence[0], 1):

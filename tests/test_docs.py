@@ -82,7 +82,7 @@ def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
 def test_the_tables_of_the_pages_and_the_examples_page_are_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_readme.py"))
     written = ("adapters", "drift", "engines", "language-models", "microcontroller", "nir", "promises", "reliability", "scale", "serve")
-    assert set(pages["PAGES"]) == {f"docs/{name}.md" for name in (*written, "spotting", "guide", "paper")}
+    assert set(pages["PAGES"]) == {f"docs/{name}.md" for name in (*written, "spotting", "guide", "paper", "shapes")}
     for path, write in pages["PAGES"].items():
         text = (ROOT / path).read_text(encoding="utf-8")
         assert write(text) == text, "run make docs"

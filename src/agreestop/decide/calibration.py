@@ -26,7 +26,14 @@ from agreestop.common.levels import Rounding, Target, as_target, least_n
 
 from .answer_kinds import Answer, BestClasses
 from .calibrated import ENDED_INPUTS, CalibratedRule
-from .checkpoints import NO_EVIDENCE, Conditions, Evidence, LabelledEvidence, Policy
+from .checkpoints import (
+    NO_EVIDENCE,
+    Conditions,
+    Evidence,
+    LabelledEvidence,
+    Policy,
+    run_policy,
+)
 from .leakage import (
     Marks,
     Overlap,
@@ -61,6 +68,10 @@ from .thresholds import (
     reduce_to_failures,
     refuse_never,
 )
+
+QUARTERS = 1, 2, 3, 4
+ROWS_THAT_STOP = 1000  # rows whose stops are compared
+LATER = 0.05  # of the last checkpoint: a smaller difference is no reason for a note
 
 SAME = {
     "sizes": "members or classes",
@@ -105,6 +116,13 @@ def reduce_examples(
     rule: Rule, scores: Scores, conditions: Conditions | None = None
 ) -> ReducedExamples:
     """Reduce scores to what the calibration of the rule needs of them."""
+    return _read_examples(rule, scores, conditions)[0]
+
+
+def _read_examples(
+    rule: Rule, scores: Scores, conditions: Conditions | None
+) -> tuple[ReducedExamples, LabelledEvidence]:
+    """The examples after reduction, and before it."""
     known = Conditions() if conditions is None else conditions
     settings, rule = repr(rule), rule.on(scores)
     data = scores.at(rule.checkpoints)
@@ -123,7 +141,7 @@ def reduce_examples(
     rounding = Rounding.of(data.cells, data.rounding)
     members, classes = data.sizes
     examples = LabelledEvidence(evidence, truth, classes, known, rounding, data.loss)
-    return ReducedExamples(
+    reduced = ReducedExamples(
         rule.reduce(examples),
         truth,
         best,
@@ -139,6 +157,7 @@ def reduce_examples(
         rule,
         training,
     )
+    return reduced, examples
 
 
 def calibrate_reduced(
@@ -200,6 +219,40 @@ def calibrate_reduced(
     if misplaced:
         warnings.warn(misplaced, CalibrationWarning, stacklevel=3)
     return calibrated.noting(misplaced or labels_unrelated(joined.best, joined.labels, classes))
+
+
+def later_than_quarters(rule: Rule, policy: Policy, examples: LabelledEvidence) -> str:
+    """One sentence if the rule stops much later than with the four quarters of its checkpoints.
+
+    That happens with risks that are not comparable across times; for those that were fitted nothing
+    is said. Both rules are calibrated and stopped on the same rows, so only a large difference
+    counts.
+    """
+    times, known = rule.checkpoints, examples.conditions
+    terms, fitted = rule.terms, rule.tuned is not None
+    other = not terms.has_classes or terms.open_answers or terms.is_divided or terms.abstains
+    if fitted or other or known.used or not rule.one_threshold or isinstance(times, Schedule):
+        return ""
+    if len(times) < 2 * len(QUARTERS):
+        return ""
+    quarters = [len(times) * quarter // 4 - 1 for quarter in QUARTERS]
+    few = replace(cast(Any, rule), checkpoints=[times[index] for index in quarters])
+    own = replace(examples, evidence=examples.evidence[:, quarters])
+    rows, classes = np.arange(min(len(examples), ROWS_THAT_STOP)), examples.classes
+    clock = np.array(times) / times[-1]
+    every = clock[run_policy(policy, examples.evidence, rows, classes).index]
+    fewer = run_policy(few.fit(few.reduce(own), own), own.evidence, rows, classes).index
+    later = every - clock[quarters][fewer]
+    if later.mean() < max(LATER, 3 * later.std() / math.sqrt(len(rows))):
+        return ""
+    mean = every.mean() * times[-1]
+    return (
+        f"this rule stops {later.mean() * times[-1]:.3g} later on the calibration rows (at "
+        f"{mean:.3g}) than with {', '.join(f'{time:g}' for time in few.checkpoints)} as its only "
+        f"checkpoints, since what it reads is not comparable across its {len(times)} times: fit "
+        "that on other rows (ag.tune, TopMass.fit or Temperature.fit), or take fewer checkpoints, "
+        "and calibrate on new rows."
+    )
 
 
 def _joined(rule: Rule, parts: Sequence[ReducedExamples]) -> ReducedExamples:
@@ -300,7 +353,8 @@ class Uncalibrated(Rule):
         -----
         Warns if n is too small for the rule ever to exclude a label, and if labels and columns of
         the scores are not in the same order. `notes` of what it returns say if the labels come in
-        blocks, as in rows that were not shuffled before they were divided.
+        blocks, as in rows that were not shuffled before they were divided, and if so many
+        checkpoints make the rule stop much later than four of them.
         """
         if isinstance(labels, str) and labels != "final":
             raise InputError(
@@ -313,10 +367,11 @@ class Uncalibrated(Rule):
         conditions = Conditions.of(len(data), *given, final=final)
         rule = self.on(data)
         check_conditions(rule.terms, conditions, type(rule).__name__)
-        parts = [reduce_examples(rule, data, conditions)]
-        calibrated = calibrate_reduced(rule, parts, conditions)
+        reduced, examples = _read_examples(rule, data, conditions)
+        calibrated = calibrate_reduced(rule, [reduced], conditions)
         if people is None:
-            return calibrated
+            late = later_than_quarters(reduced.rule, calibrated.policy, examples)
+            return calibrated.noting(late)
         return replace(calibrated, known_people=np.unique(mark_ids(people)))
 
 
