@@ -52,6 +52,9 @@ def test_recordings_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.
         (("calibrate", "old.npz", "--rule", "spotter", "--false-alarms", "0.01", "-o", "other"), "at least 99"),
         (("calibrate", "none.npz", "--rule", "spotter", "--false-alarms", "0.1", "-o", "other"), "offsets"),
         (("calibrate", "scores.npz", "--false-alarms", "0.1", "-o", "other"), "--rule spotter"),
+        (("calibrate", "old.npz", "--max-set-size", "1", "-o", "other"), "without an end"),
+        (("decide", "rule", "nan.npz"), "recordings[0] holds nan"),
+        (("calibrate", "old.npz", "--rule", "spotter", "--false-alarms", "0.1", "--rest", "200", "-o", "other"), "the rest is 200"),
         (("evaluate", "rule", "old.npz"), "set the threshold"),
         (("decide", "rule", "old.npz", "-o", "alarms.json"), "alarms are written as .csv"),
     ],
@@ -66,6 +69,7 @@ def test_wrong_files_and_options_get_a_sentence(
     monkeypatch.chdir(tmp_path)
     save_recordings("old.npz", recordings(20, 0))
     np.savez("none.npz", scores=np.zeros(9))
+    np.savez("nan.npz", scores=np.full(9, np.nan), offsets=[0, 9])
     ag.save_scores("scores.npz", ag.simulate_scores(40, steps=5))
     ag.Spotter(0.1).calibrate(recordings(20, 0)).save("rule")
     result = call(monkeypatch, capsys, *arguments)

@@ -251,6 +251,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "few people": (lambda: ag.Spotter(0.1).calibrate(example(20), people=[0, 1] * 10), "2 people"),
     "nan": (lambda: ag.Spotter(0.1).calibrate([*example(), np.full(9, np.nan)]), r"recordings\[20\]"),
     "nan in a stream": (lambda: ag.Spotter(0.1).calibrate(example()).stream().push(math.nan), "score is nan"),
+    "infinite in a stream": (lambda: ag.Spotter(0.1).calibrate(example()).stream().push(math.inf), "score is inf"),
+    "no number in a stream": (lambda: ag.Spotter(0.1).calibrate(example()).stream().push("a"), "score is 'a'"),  # type: ignore[arg-type]
     "a jump": (lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.0, step=3), "step is 3"),
     "short": (lambda: ag.Spotter(0.1, rest=40).calibrate(example()), "the rest is 40"),
     "events everywhere": (lambda: ag.Spotter(0.1).calibrate(example(), [[(0, 40)]] * 20), "every step"),
@@ -263,6 +265,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "missed without events": (lambda: ag.Spotter(0.1, missed=0.1).calibrate(example()), "missed"),
     "used recordings": (lambda: ag.Spotter(0.1).calibrate(example()).evaluate(example()), "set the threshold"),
 }
+
+
+def test_a_stream_without_an_end_does_not_suit_a_rule_for_finite_inputs() -> None:
+    risk = np.random.default_rng(0).random((40, 5))
+    session = ag.StopRule(target=0.8).calibrate(risk, risk > 0.9).stream()
+    with pytest.raises(ag.InputError, match="without an end"):
+        for _ in range(6):
+            session.push(0.5)
 
 
 @pytest.mark.parametrize("case", REFUSED)

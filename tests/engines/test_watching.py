@@ -102,6 +102,8 @@ def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
     for event in (3, "seven", (0, 1, 2), ()):
         with pytest.raises(ag.InputError, match="event is"):
             ensemble.watch(spotter, rule, window=WINDOW, event=event)
+    with pytest.raises(ag.InputError, match="step is 3"):
+        ensemble.watch(spotter, rule, window=WINDOW, event=0).push([], step=3)
     with pytest.raises(ag.InputError, match="Spotter first"):
         ensemble.watch(ag.Spotter(0.1), rule, window=WINDOW, event=0)
 

@@ -647,7 +647,8 @@ def refuse_more(decision: Decision | None) -> None:
     """Refuse to go on with an input that has its decision."""
     if decision is not None:
         raise InputError(
-            f"this input stopped at time {decision.time}: open a new session for the next input."
+            f"this input stopped at time {decision.time}: open a new session for the next input; a "
+            "stream without an end is for ensemble.watch, or for a Spotter."
         )
 
 

@@ -612,6 +612,11 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
             f"{path} holds numbers, not scores: calibrate an IntervalStop on them (--rule "
             "interval)."
         )
+    if "offsets" in content:
+        raise InputError(
+            f"{path} holds recordings without an end, not scores of finite inputs: they are for a "
+            "Spotter (--rule spotter)."
+        )
     if "spikes" in content:
         spikes = _unpack(path, content)
         steps = range(1, spikes.shape[1] + 1)

@@ -36,6 +36,7 @@ bootstrap, and no narrower than Wilson's interval for the recordings in which it
 """
 
 import hashlib
+import math
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -763,6 +764,15 @@ def _check_loaded(spotter: CalibratedSpotter) -> CalibratedSpotter:
     return spotter
 
 
+def check_clock(step: int | None, index: int) -> None:
+    """Refuse a step that is not the next one."""
+    if step is not None and step != index:
+        raise InputError(
+            f"step is {step} where step {index} is next: push every step once and in order, or "
+            "open a new stream after a jump of the clock."
+        )
+
+
 class SpotterStream:
     """One stream under watch, pushed one score at a time. `calibrated.stream()` opens one.
 
@@ -784,18 +794,19 @@ class SpotterStream:
 
         step: the step's number by the caller's clock, which must be the next one.
         """
-        score = float(score)
-        if score != score:
+        try:
+            score = float(score)
+        except (TypeError, ValueError):
             raise InputError(
-                f"score is nan at step {self.index}: every step needs a score; repeat the last one "
-                "where a sensor is silent."
+                f"score is {quoted(score)} at step {self.index}: give one number for each step."
+            ) from None
+        if not math.isfinite(score):
+            raise InputError(
+                f"score is {score} at step {self.index}: every step needs a finite score; repeat "
+                "the last one where a sensor is silent."
             )
         index = self.index
-        if step is not None and step != index:
-            raise InputError(
-                f"step is {step} where step {index} is next: push every step once and in order, or "
-                "open a new stream after a jump of the clock."
-            )
+        check_clock(step, index)
         self.index = index + 1
         if index < self._free or not score > self._calibrated.threshold:
             return None

@@ -30,7 +30,7 @@ from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
 from agreestop.decide.scores import Scores
-from agreestop.decide.spotting import CalibratedSpotter, Detection, Recordings
+from agreestop.decide.spotting import CalibratedSpotter, Detection, Recordings, check_clock
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .protocol import Engine
@@ -221,15 +221,21 @@ class WatchSession:
         return new
 
     def push(
-        self, events: ArrayLike | None = None, *, frame: ArrayLike | None = None
+        self,
+        events: ArrayLike | None = None,
+        *,
+        frame: ArrayLike | None = None,
+        step: int | None = None,
     ) -> Detection | Decision | None:
         """Run the next step: a `Detection`, later the `Decision` on what follows it, or None.
 
         events: flat indices of the active inputs. frame: instead, one dense step of
-        booleans or numbers.
+        booleans or numbers. step: the step's number by the caller's clock, which must be the next
+        one, `time`.
         """
         if self._closed:
             raise InputError("this stream was closed: open a new one with watch.")
+        check_clock(step, self.time)
         evidence = self._live.push(events, frame=frame)
         place = self.time % self._window
         self.time += 1

@@ -13,7 +13,7 @@ void ag_spotter_init(ag_spotter *spotter)
 
 int ag_spotter_push(ag_spotter *spotter, double score)
 {
-    return isnan(score) ? AG_BAD_SCORE : ag_spotter_step(spotter, score > AG_THRESHOLD);
+    return isfinite(score) ? ag_spotter_step(spotter, score > AG_THRESHOLD) : AG_BAD_SCORE;
 }
 
 int ag_spotter_step(ag_spotter *spotter, int above)

@@ -21,7 +21,7 @@ typedef struct {
 } ag_spotter;
 
 enum {
-    AG_BAD_SCORE = -1, /* the score is NaN; the step was not taken, and nothing has changed */
+    AG_BAD_SCORE = -1, /* the score is NaN or infinite; the step was not taken, and nothing has changed */
     AG_QUIET = 0,
     AG_ALARM = 1
 };
