@@ -109,3 +109,45 @@ def test_the_blocks_of_the_pages_run(page: str, capsys: pytest.CaptureFixture[st
     assert blocks
     exec("\n".join(blocks), {})
     assert capsys.readouterr().out
+
+
+def test_giving_up_from_file_to_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tuning, calibration, test = ag.simulate_scores(600, steps=20, K=3, C=4, pace=5.0).split(0.3, 0.3, 0.4)
+    ag.save_scores(tmp_path / "tuning.npz", tuning)
+    ag.save_scores(tmp_path / "calibration.npz", calibration)
+    words = ("calibrate", tmp_path / "calibration.npz", "--target", "0.95", "-o", tmp_path / "rule")
+    given = ("--at-end", "abstain", "--give-up", "0.1", "--tuning", tmp_path / "tuning.npz")
+    made = call(monkeypatch, capsys, *words, *given)
+    assert made.code == 0 and "Give-up line" in made.out
+    give_up = ag.GiveUp.fit(tuning, share=0.1, max_set_size=1)
+    rule = ag.AgreeStop(0.95, range(1, 21), 1, at_end="abstain", give_up=give_up)
+    expected, found = rule.calibrate(calibration).decide(test), ag.load_rule(tmp_path / "rule").decide(test)
+    assert found.stop_index.tolist() == expected.stop_index.tolist()
+    assert (found.stop_time[~found.answered] < 20).any()
+    for wrong in (given[:4], given[2:], (*given, "--gate")):
+        refused = call(monkeypatch, capsys, *words, *wrong)
+        assert refused.code == 2 and "give-up" in refused.err.replace("_", "-")
+
+
+@pytest.mark.parametrize("risk", ["beta", "share", "learned"])
+def test_the_risk_of_answers(risk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    paths = [tmp_path / f"{name}.jsonl" for name in ("calibration", "tuning", "test")]
+    for start, path in enumerate(paths):
+        samples = [
+            np.where(rng.random(8) < ease, "7", rng.integers(5, size=8).astype(str)).tolist() for ease in rng.beta(2.0, 0.5, size=80)
+        ]
+        path.write_text("\n".join(json.dumps({"id": 80 * start + row, "answers": some}) for row, some in enumerate(samples)))
+    words = ("calibrate", paths[0], "--labels", "final", "--risk", risk, "-o", tmp_path / "rule")
+    tuning = ("--tuning", paths[1])
+    assert call(monkeypatch, capsys, *words, *(tuning if risk == "learned" else ())).code == 0
+    learned, answers = ag.VoteRisk.fit(ag.Answers.load(paths[1]), "final"), ag.Answers.load(paths[2])
+    own = learned if risk == "learned" else ag.VoteRisk(risk)
+    rule = ag.AgreeStop(0.9, range(1, 9), 1, risk=own).calibrate(ag.Answers.load(paths[0]), "final")
+    assert ag.load_rule(tmp_path / "rule").decide(answers).stop_index.tolist() == rule.decide(answers).stop_index.tolist()
+    refused = call(monkeypatch, capsys, *words, *(() if risk == "learned" else tuning))
+    assert refused.code == 2 and "--risk" in refused.err
+    if risk == "beta":
+        tuned = call(monkeypatch, capsys, *words[:4], *tuning, "-o", tmp_path / "tuned")
+        assert tuned.code == 0 and "votes" in tuned.out
+        assert "--risk" in call(monkeypatch, capsys, *words[:4], "--risk", "vote", "-o", tmp_path / "rule").err

@@ -13,11 +13,13 @@ from agreestop.common import Floats, InputError, Schedule, check_texts, check_wr
 from agreestop.common.errors import shortened
 from agreestop.common.levels import Target
 from agreestop.decide.answer_kinds import Tree
+from agreestop.decide.answers import FORMS, Answers, OpenRisk, VoteRisk
 from agreestop.decide.confidence import POOLINGS, parse_pooling, pooling_of
 from agreestop.decide.risks import Gate, TopMass
 from agreestop.decide.rule import Rule, build_rule, rule_class, rule_kinds
 from agreestop.decide.scores import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS
+from agreestop.decide.tuning.give_up import GiveUp
 from agreestop.decide.tuning.tune import EXPONENTS, tune
 
 from .console import (
@@ -96,6 +98,16 @@ def calibrate(
             rich_help_panel=RULE,
         ),
     ] = None,
+    risk: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Open answers, how sure the votes are: beta, share, or learned from --tuning. "
+                "[default: beta]"
+            ),
+            rich_help_panel=RULE,
+        ),
+    ] = None,
     calibration: Annotated[
         str | None,
         typer.Option(
@@ -106,8 +118,8 @@ def calibrate(
         Path | None,
         typer.Option(
             help=(
-                "spikecp, agreestop: score file with labels of other inputs, to tune on; with "
-                "--gate they only fix the gate."
+                "spikecp, agreestop: file with labels of other inputs, to tune on; with --gate, "
+                "--give-up or --risk they only fix that."
             ),
             rich_help_panel=TUNING,
         ),
@@ -210,6 +222,16 @@ def calibrate(
         str | None,
         typer.Option(
             help="answer or abstain, for an input that nothing stopped. [default: answer]",
+            rich_help_panel=PROMISE,
+        ),
+    ] = None,
+    give_up: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "With --at-end abstain and --tuning: end inputs with little hope early; at most "
+                "this share of inputs too early."
+            ),
             rich_help_panel=PROMISE,
         ),
     ] = None,
@@ -374,11 +396,19 @@ def calibrate(
     opened = (
         _gate(tuning, blocks, target, max_set_size, pooling, times, len(data)) if gate else None
     )
+    own_risk = None if risk is None else _vote_risk(risk, kind, tuning, labels, data)
+    stopping = None
+    if give_up is not None:
+        if gate:
+            raise InputError("--gate and --give-up both need the tuning rows: leave one out.")
+        stopping = _give_up(give_up, tuning, max_set_size, pooling, times)
+    tunes = tuning is not None and not gate and give_up is None and risk is None
     if blocks is not None and not gate:
         raise InputError("--blocks belongs to a gate: give --gate too, or leave it out.")
-    if price_of_size and (tuning is None or gate):
+    if price_of_size and not tunes:
         raise InputError(
-            "--price-of-size is for tuning: give --tuning without --gate, or leave it out."
+            "--price-of-size is for tuning: give --tuning without --gate, --give-up and --risk, or "
+            "leave it out."
         )
     with errors_name_options():
         chosen = build_rule(
@@ -390,6 +420,8 @@ def calibrate(
             delta=delta,
             threshold=threshold,
             gate=opened,
+            risk=own_risk,
+            give_up=stopping,
             loss=costs,
             max_loss=max_loss,
             accumulated=accumulated,
@@ -410,13 +442,13 @@ def calibrate(
             f"{'--fill' if fill else '--trim'} has no effect with --max-set-size 1: an early "
             "answer is the best class in any case."
         )
-    if tuning is not None and not gate:
+    if tuning is not None and tunes:
         if not chosen.terms.promises:
             raise InputError(
                 f"--tuning belongs to the rule spikecp or agreestop, not to {kind}: leave it out, "
                 "or choose one of these."
             )
-        chosen = _tuned(chosen, tuning, len(data), pooling, price_of_size)
+        chosen = _tuned(chosen, tuning, len(data), pooling, price_of_size, labels)
     with printed_warnings(name_options) as said, errors_name_options():
         calibrated = chosen.calibrate(
             *(data, labels),
@@ -428,7 +460,7 @@ def calibrate(
         )
     calibrated.save(output)
     sizes = f"n = {calibrated.n}"
-    if chosen.terms.open_answers:
+    if calibrated.rule.terms.open_answers:
         sizes += f", up to {calibrated.checkpoints[-1]} samples"
     elif chosen.terms.has_classes:
         sizes += f", K = {calibrated.members}, C = {calibrated.classes}"
@@ -556,6 +588,50 @@ def _gate(
     return gate
 
 
+def _vote_risk(
+    form: str, kind: str, tuning: Path | None, labels: str | None, data: Any
+) -> OpenRisk:
+    """The risk of open answers of that name."""
+    if kind != "agreestop" or not isinstance(data, Answers):
+        raise InputError("--risk is for open answers (a .jsonl file): leave it out, or tune.")
+    if form not in (*FORMS, "learned"):
+        raise InputError(f"--risk is {form!r}: choose {', '.join(FORMS)} or learned.")
+    if (form == "learned") != (tuning is not None):
+        raise InputError(
+            f"--risk is {form!r}: give --tuning, questions of their own, for learned and for no "
+            "other."
+        )
+    if form != "learned":
+        return VoteRisk(form)
+    assert tuning is not None
+    answers = Answers.load(tuning)
+    with errors_name_options():
+        learned = VoteRisk.fit(answers, labels, data.times)
+    show(f"Risk learned on {tuning}: {len(answers)} questions.")
+    return learned
+
+
+def _give_up(
+    share: str,
+    tuning: Path | None,
+    max_set_size: int,
+    pooling: str | None,
+    times: Sequence[float],
+) -> GiveUp:
+    """When to give up, from the rows of the tuning file."""
+    if tuning is None:
+        raise InputError(
+            "--give-up is fixed on other rows than those for calibration: give them with --tuning."
+        )
+    data = labelled_scores(tuning, "giving up", times)
+    with errors_name_options():
+        pool = None if pooling is None else parse_pooling(pooling)
+        risk = None if pool is None else TopMass(pooling_of(pool))
+        found = GiveUp.fit(data, max_set_size=max_set_size, share=share, risk=risk)
+    show(f"Give-up line fixed on {tuning}: {len(data)} rows.")
+    return found
+
+
 def labelled_scores(path: Path, purpose: str, checkpoints: Sequence[float] | None = None) -> Scores:
     """The scores of a file that must have labels, at all of its times or at the given ones."""
     data = load_scores(path, checkpoints)
@@ -570,17 +646,19 @@ def _tuned(
     n_calibration: int,
     pooling: str | None,
     price_of_size: float,
+    labels: str | None,
 ) -> Rule:
     """The rule with the score or risk that stops earliest on the rows of the tuning file."""
-    tuning = labelled_scores(path, "tuning")
+    tuning = rule.load_labelled(path, "tuning")
+    open_answers = isinstance(tuning, Answers)
     pool = None if pooling is None else parse_pooling(pooling)
     exponents = EXPONENTS if pool is None or pool.r is None else (pool.r,)
     with progress_bar("tuning") as progress, errors_name_options():
-        count = min(n_calibration, len(tuning) // 2)
         tuned = tune(
             rule,
             tuning,
-            n_calibration=count,
+            labels if open_answers else None,
+            n_calibration=min(n_calibration, len(tuning) // (4 if open_answers else 2)),
             exponents=exponents,
             progress=progress,
             price_of_size=price_of_size,

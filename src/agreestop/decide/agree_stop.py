@@ -180,7 +180,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     kinds: ClassVar = {
         "agreestop": (
-            *("target", "pooling", "fill", "class_conditional", "delta", "gate", "loss"),
+            *("target", "pooling", "risk", "fill", "class_conditional", "delta", "gate", "loss"),
             *("max_loss", "accumulated", "trim", "at_end", "break_ties", "seed", "give_up"),
             *("tree", "depth"),
         ),
@@ -665,6 +665,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         max_set_size: int,
         *,
         pooling: Any = None,
+        risk: Risk | None = None,
         **options: Any,
     ) -> Rule:
         given = as_pooling(pooling)
@@ -676,10 +677,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         chosen = pooling_of(given)
         if kind == "fixed-time":
             return cls(target, checkpoints, max_set_size, True, FixedTime(chosen), **options)
-        gate = options.get("gate")
         if options.get("give_up") is not None:
-            return cls(target, checkpoints, max_set_size, risk=options["give_up"].risk, **options)
-        risk = TopMass(chosen) if gate is None else gate
+            risk = options["give_up"].risk
+        risk = risk or options.get("gate") or TopMass(chosen)
         return cls(target, checkpoints, max_set_size, risk=risk, **options)
 
 

@@ -431,7 +431,7 @@ def as_scores(
         return given
     if isinstance(given, Inputs):
         raise InputError(
-            f"the rule reads Scores, and {type(given).__name__} are for {given.readers}: give one "
+            f"Scores are needed here, and {type(given).__name__} are for {given.readers}: give one "
             "of them."
         )
     array = as_array(given, "log_confidence")
