@@ -1,0 +1,1 @@
+"""Tests of the kernels: the fast paths against the slow ones."""
