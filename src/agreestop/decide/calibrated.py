@@ -365,19 +365,18 @@ class CalibratedRule(KeptInFiles):
 
         number: of its stream.
         """
-        state, gated = verdict.state, self.rule.terms.block_names is not None
-        risk = None if state.first_risk is None else float(state.first_risk[row])
-        block = int(state.block[row]) if gated and state.block is not None else None
-        found = verdict.sets[row]
-        answer = found if self.rule.terms.has_classes else found[:1]
-        answered = bool(found.any()) or not self.rule.terms.abstains
-        known = answer, self.checkpoints, self.class_names, risk, block, self.members
-        interval = () if state.interval is None else (None, *state.interval[row].tolist())
-        decision = Decision.of(index, *known, None, number, answered, *interval)
-        if state.depth_index is None:
-            return decision.named_by(self.rule.terms.tree, found)
-        by_depth = tuple(one for one in self.decided_depths(state, number, row) if one is not None)
-        return replace(decision.named_by(self.rule.terms.tree, found), by_depth=by_depth)
+        state, terms, found = verdict.state, self.rule.terms, verdict.sets[row]
+        gated = None if terms.block_names is None else state.block
+        ends = (None, None) if state.interval is None else state.interval[row].tolist()
+        by_depth = self.decided_depths(state, number, row)
+        return self._decision(
+            *(index, found if terms.has_classes else found[:1], state, number, row),
+            block=None if gated is None else int(gated[row]),
+            answered=bool(found.any()) or not terms.abstains,
+            lower=ends[0],
+            upper=ends[1],
+            by_depth=tuple(one for one in by_depth if one is not None),
+        )
 
     def decided_depths(
         self, state: State, number: int | None = None, row: int = 0
@@ -385,14 +384,28 @@ class CalibratedRule(KeptInFiles):
         """The decisions of one input at each depth of a tree so far; empty for other rules."""
         if state.depth_index is None or state.depth_sets is None:
             return ()
-        risk = None if state.first_risk is None else float(state.first_risk[row])
         found: list[Decision | None] = []
-        for index, answer in zip(state.depth_index[row], state.depth_sets[row], strict=True):
-            known = self.checkpoints, self.class_names, risk, None, self.members, None, number
-            answered = bool(answer.any())
-            decision = Decision.of(int(index), answer, *known, answered) if index >= 0 else None
-            found.append(decision and decision.named_by(self.rule.terms.tree, answer))
+        for index, answer in zip(
+            state.depth_index[row].tolist(), state.depth_sets[row], strict=True
+        ):
+            known = index, answer, state, number, row
+            one = self._decision(*known, answered=bool(answer.any())) if index >= 0 else None
+            found.append(one)
         return tuple(found)
+
+    def _decision(
+        self,
+        index: int,
+        answer: Booleans,
+        state: State,
+        number: int | None,
+        row: int,
+        **known: Any,
+    ) -> Decision:
+        risk = None if state.first_risk is None else float(state.first_risk[row])
+        names, tree = self.class_names, self.rule.terms.tree
+        own: dict[str, Any] = {"first_risk": risk, "number": number, **known}
+        return Decision.of(index, answer, self.checkpoints, names, self.members, tree, **own)
 
     def decisions(
         self,

@@ -124,23 +124,21 @@ class Decision:
         answer: Booleans,
         checkpoints: Sequence[float],
         class_names: Sequence[str] | None,
-        first_risk: float | None = None,
-        block: int | None = None,
-        members: int | None = None,
-        *known: Any,
+        members: int | None,
+        tree: Any = None,
+        **known: Any,
     ) -> Self:
         """The decision for a stop at checkpoint `index` with the set `answer`, (C,).
 
-        members: of the ensemble. known: the fields from `row` on.
+        members: of the ensemble. tree: names the answer, for rules that have one. known: other
+        fields.
         """
         classes = tuple(np.flatnonzero(answer).tolist())
         names = None if class_names is None else tuple(class_names[label] for label in classes)
+        if tree is not None:
+            names = (tree.name_of(answer),)
         joined = members_at(checkpoints, index) or members
-        return cls(checkpoints[index], index, classes, names, first_risk, joined, block, *known)
-
-    def named_by(self, tree: Any, answer: Booleans) -> Self:
-        """The decision with the name of the node of a tree, for rules that have one."""
-        return self if tree is None else replace(self, names=(tree.name_of(answer),))
+        return cls(checkpoints[index], index, classes, names, members=joined, **known)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -356,24 +354,26 @@ class Decisions:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, i: int) -> Decision:
-        risk = math.nan if self.first_risk is None else float(self.first_risk[i])
-        decision = Decision.of(
+        def known(values: Any) -> Any:
+            return None if values is None else values[i].item()
+
+        risk = known(self.first_risk)
+        return Decision.of(
             int(self.stop_index[i]),
             self.sets[i],
             self.checkpoints,
             self.class_names if self.texts is None else self.texts[i],
-            None if math.isnan(risk) else risk,
-            None if self.block is None else int(self.block[i]),
             self.members,
-            range(len(self))[i],
-            None,
-            bool(self.answered[i]),
-            None if self.cost is None else float(self.cost[i]),
-            None if self.lower is None else float(self.lower[i]),
-            None if self.upper is None else float(self.upper[i]),
-            tuple(one[i] for one in self.by_depth),
+            self.tree,
+            first_risk=None if risk is None or math.isnan(risk) else risk,
+            block=known(self.block),
+            row=range(len(self))[i],
+            answered=bool(self.answered[i]),
+            cost=known(self.cost),
+            lower=known(self.lower),
+            upper=known(self.upper),
+            by_depth=tuple(one[i] for one in self.by_depth),
         )
-        return decision.named_by(self.tree, self.sets[i])
 
 
 @dataclass(frozen=True)
