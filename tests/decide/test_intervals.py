@@ -239,6 +239,9 @@ RULE = ag.IntervalStop(0.8, max_width=3.0)
         (lambda: ag.IntervalStop(0.9, ag.Schedule([(1, 1), (2, 2)]), max_width=1.0), "no members to join"),
         (lambda: RULE.calibrate(ag.Numbers(GOOD.centre, GOOD.scale)), "labels are missing"),
         (lambda: RULE.calibrate(GOOD, "last"), "labels belong"),
+        (lambda: RULE.calibrate(GOOD, GOOD.labels), "labels belong"),
+        (lambda: RULE.calibrate(GOOD.centre, GOOD.labels), "reads Numbers"),
+        (lambda: RULE.calibrate(GOOD, times=GOOD.times), "times"),
         (lambda: RULE.calibrate(ag.simulate_scores(20)), "reads Numbers"),  # type: ignore[arg-type]
         (lambda: RULE.decide(GOOD), "not calibrated yet"),
         (lambda: RULE.calibrate(GOOD).decide(make(9, "ends")), "calibrated with centre and scale"),

@@ -317,6 +317,9 @@ GOOD = make(60)
         (lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, weights=np.ones(60), max_weight=1.0), "no promise with weights"),
         (lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, people=np.arange(60) % 20), "no promise with people"),
         (lambda: ag.StopRule(0.9).calibrate(ag.simulate_scores(20)), "these are Scores"),  # type: ignore[arg-type]
+        (lambda: ag.StopRule(0.9).calibrate(GOOD[0], labels=GOOD[1]), "labels"),
+        (lambda: ag.StopRule(max_loss=5, largest_loss=1.0), "max_loss over largest_loss is 5"),
+        (lambda: ag.StopRule(0.8).calibrate(*GOOD).decide(*make(9, seed=4)), "checkpoints holds"),
         (lambda: ag.StopRule(0.9).decide(GOOD[0]), "not calibrated yet"),
         (lambda: ag.tune(ag.StopRule(0.9), *GOOD), "nothing to tune"),
         (lambda: ag.AdaptiveRule(ag.StopRule(0.8).calibrate(*GOOD)), "does not have"),

@@ -357,7 +357,7 @@ def as_time(value: Any) -> float:
     """Check a time: a number above 0. Integral numbers become integers."""
     if not is_number(value) or value <= 0:
         raise InputError(
-            f"checkpoints holds {value!r}: "
+            f"checkpoints holds {quoted(value)}: "
             "times must be positive and finite, so give times as numbers above 0."
         )
     if value > LATEST:

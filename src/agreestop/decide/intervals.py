@@ -376,13 +376,13 @@ class IntervalStop(WithoutClasses, KeptInFiles):
             Its thresholds are ℓ: how many scales, or how much beyond the ends, the interval
             reaches.
         """
-        if labels not in (None, "final"):
-            raise InputError("labels belong to the Numbers: give them there, or labels='final'.")
         data = self.read(numbers)
+        if labels is not None and not (isinstance(labels, str) and labels == "final"):
+            raise InputError("labels belong to the Numbers: give them there, or labels='final'.")
         if labels is None and data.labels is None:
             advice = "give one true number for each input, or labels='final'"
             raise InputError(f"labels are missing: {advice}.")
-        calibrated = super(IntervalStop, self.on(data)).calibrate(data, labels, None, **conditions)
+        calibrated = super(IntervalStop, self.on(data)).calibrate(data, labels, **conditions)
         rule: Any = calibrated.rule
         early = gather_evidence(rule, data.cells, range(len(data.times))).risk[:, :-1]
         boldest = float(-calibrated.thresholds.min())

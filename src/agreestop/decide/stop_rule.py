@@ -31,6 +31,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    as_checkpoints,
     as_floats,
     as_ids,
     as_times,
@@ -227,11 +228,10 @@ class StopRule(WithoutClasses, KeptInFiles):
         if isinstance(given, Scores):
             raise InputError("a StopRule reads risks, and these are Scores: give risks (n, M).")
         risk = as_floats(given, "risk")
-        if times is None and risk.ndim == 2:
-            steps = risk.shape[1]
-            known = tuple(self.checkpoints) or tuple(range(1, steps + 1))
-            times = as_times(None, steps, "risk", known)
-        return self.read(Risks(risk, labels, tuple(times or ())))  # type: ignore[arg-type]
+        if times is None and risk.ndim == 2 and len(self.checkpoints):
+            times = as_times(None, risk.shape[1], "risk", self.checkpoints)
+        known = () if times is None else as_checkpoints(times)
+        return self.read(Risks(risk, labels, known))  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
@@ -275,8 +275,10 @@ class StopRule(WithoutClasses, KeptInFiles):
         -------
         CalibratedRule
         """
+        if conditions.get("labels") is not None:
+            raise InputError("labels: a StopRule has losses in their place, so give loss.")
         data = self.read(risk, loss, times)
-        return super(StopRule, self.on(data)).calibrate(data, None, None, **conditions)
+        return super(StopRule, self.on(data)).calibrate(data, **conditions)
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         risk = log_confidence[:, 0, 0]
