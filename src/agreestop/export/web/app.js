@@ -3,6 +3,7 @@
 const ARRAYS = { float32: Float32Array, int8: Int8Array, uint16: Uint16Array };
 const RECENT = 50; // answers in the moving coverage
 const LOWEST = -4 * Math.LN10; // the smallest log-risk that the chart of calibration shows
+const NUMBERS = [, , "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten"];
 const BROKEN = 70; // the strength of the drift that the button gives
 
 /* A base64 text as a typed array. */
@@ -133,7 +134,8 @@ function drawInput() {
 function drawCalibration(level, limit) {
   const { rule } = now;
   const isRisk = rule.policy === "AG_RISK" && rule.thresholds.length === 1;
-  const what = `The risk that the right class is not among the best ${rule.maxSetSize}`;
+  const what =
+    rule.maxSetSize === 1 ? "The risk that the most probable class is wrong" : `The risk that the right class is not among the best ${rule.maxSetSize}`;
   const shown = Number.isFinite(limit) && limit !== null ? limit : rule.thresholds[0][0];
   if (!isRisk) {
     byId("risk-words").textContent = `This rule compares ${rule.policy === "AG_CONFIDENCE" ? "the largest confidence" : "the score of every class"} with what calibration found.`;
@@ -314,13 +316,16 @@ function drawCounts() {
   } else byId("coverage").textContent = "–";
   const goal = target === null ? "" : `; the guarantee is at least ${percent(target)} on average over calibration draws`;
   const one = range ? `, and this one draw may lie anywhere from ${percent(range[0])} to ${percent(range[1])}` : "";
+  let promise = goal + one;
+  if (count.adaptive) promise = `; the threshold follows the labels and brings ${percent(target)} back in the long run`;
+  else if (driftNow().strength) promise = "; the guarantee is for inputs as recorded, and ended when the camera broke";
   const where = since ? " since the last change" : "";
   const again = count.seen.size === recorded.length ? " All inputs have been counted: more do not change these figures." : "";
   byId("coverage-words").textContent = !DATA.inputs.labels
     ? "The inputs have no labels."
     : n === 0
     ? `No answer${where} yet: press Play, or “50 at once”.`
-    : `of ${n} answers${where} hold the right class${goal}${one}.${again}`;
+    : `of ${n} answer${n > 1 ? "s" : ""}${where} hold${n > 1 ? "" : "s"} the right class${promise}.${again}`;
   const moving = [];
   let sum = 0;
   hits.forEach((hit, index) => {
@@ -528,7 +533,8 @@ function readAddress() {
 // ---- begin
 
 function open() {
-  const many = DATA.members.length === 1 ? "One spiking network watches" : `${DATA.members.length} spiking networks watch`;
+  const members = DATA.members.length;
+  const many = members === 1 ? "One spiking network watches" : `${NUMBERS[members] || members} spiking networks watch`;
   byId("lead").textContent =
     `${many} events as they come. Once they are sure enough they stop, and the answer is right as often as promised. ` +
     "All of it is computed in this page; nothing leaves it.";
