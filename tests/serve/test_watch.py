@@ -126,3 +126,15 @@ def test_labels_of_decisions_before_a_restart_still_count_for_a_while(served: Se
     again.label("key", 0)
     assert again.monitor.labels == 1
     again.close()
+
+
+def test_a_session_that_very_many_overtook_costs_no_other_decision(served: Served) -> None:
+    """Its number was given up, and is refused when it comes at last."""
+    watch = Watch(served.rule, None, Limits())
+    watch.observe([], [(number, None) for number in range(1, 10_001)])
+    assert watch.monitor.observed == 10_001
+    late, new = (replace(served.expected[0], number=number) for number in (0, 10_001))
+    watch.observe([("late", late), ("new", new)])
+    assert watch.monitor.observed == 10_002 and watch.label("new", 0)[0] is not None
+    with pytest.raises(ag.InputError, match="waits for a label"):
+        watch.label("late", 0)

@@ -61,6 +61,16 @@ def serve(
         list[str] | None,
         typer.Option(help="With --spotter: class that is spotted, a name or number; repeatable."),
     ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="Append decisions, labels and alarms to this file, as JSON Lines."),
+    ] = None,
+    log_bytes: Annotated[
+        int, typer.Option(help="With --log: a file of this size is renamed, and a new one begun.")
+    ] = 100 << 20,
+    log_files: Annotated[
+        int, typer.Option(help="With --log: full files that are kept; older ones are deleted.")
+    ] = 10,
     engine: Engine = "auto",
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
@@ -149,6 +159,9 @@ def serve(
             port=port,
             token=token,
             monitor=monitor or kept,
+            log=log,
+            log_bytes=log_bytes,
+            log_files=log_files,
             limits=limits,
             any_engine=any_engine,
             any_members=any_members,

@@ -29,11 +29,12 @@ from typing import Any, TypeVar, final
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
-from agreestop.decide.spotting import Detection
+from agreestop.decide.drift.monitor import Alarm
 from agreestop.engines.early_stopping import DEFAULTS, RunOptions
 from agreestop.engines.live_batch import LiveBatch
 from agreestop.engines.protocol import Engine
 
+from .journal import Journal, Record
 from .limits import Limits
 from .metrics import Metrics
 from .offers import Offer
@@ -46,6 +47,7 @@ from .protocol import (
     Message,
     Open,
     PushSteps,
+    decision_fields,
     found_fields,
     needed_label,
     read_message,
@@ -91,7 +93,9 @@ class Hub:
         *,
         input_shape: tuple[int, ...] | None = None,
         options: RunOptions = DEFAULTS,
+        journal: Journal | None = None,
     ) -> None:
+        self._journal = journal
         self.limits, self.metrics = limits or Limits(), Metrics()
         self.watch: Watch | None = None
         batch: LiveBatch | Streams
@@ -120,6 +124,7 @@ class Hub:
     async def start(self) -> None:
         """Begin to compute, on the running event loop."""
         self._wake, self._ticked = asyncio.Event(), asyncio.Event()
+        self._log([{"event": "start", "promise": self.offer.promise}], [])
         self._tasks = [
             asyncio.create_task(self._supervise(name, task))
             for name, task in self.background.items()
@@ -135,6 +140,8 @@ class Hub:
                 await self.in_watch(self.watch.close)
             except InputError as error:
                 log.error("the last decisions and labels are lost: %s", error)
+        if self._journal is not None:
+            await self.in_watch(self._end_log, self._journal)
         self._compute_thread.shutdown()
         self._watch_thread.shutdown()
 
@@ -338,11 +345,12 @@ class Hub:
         connection.labels += 1
         self._queued += cost
         assert self.watch is not None, "streams without an end have no labels"
+        watched = self.watch
         task = asyncio.get_running_loop().run_in_executor(
-            self._watch_thread, self.watch.label, message.key, message.label
+            self._watch_thread, self._label, watched, message
         )
 
-        def answer(done: asyncio.Future[tuple[str, ...]]) -> None:
+        def answer(done: asyncio.Future[bool | None]) -> None:
             connection.queued -= cost
             connection.labels -= 1
             self._queued -= cost
@@ -357,9 +365,9 @@ class Hub:
             elif error is not None:
                 log.error("a label could not be taken", exc_info=error)
             elif not done.cancelled():
-                self._send(
-                    connection, write(type="labelled", decision=message.key, alarms=done.result())
-                )
+                self.metrics.labelled(message.key, done.result())
+                alarms = [str(alarm) for alarm in watched.monitor.alarms]
+                self._send(connection, write(type="labelled", decision=message.key, alarms=alarms))
 
         task.add_done_callback(answer)
 
@@ -423,6 +431,7 @@ class Hub:
         """
         decided: list[tuple[str, Decision]] = []
         skipped: list[tuple[int, float | None]] = []
+        records: list[Record] = []  # for the log
         now = perf_counter()
         for one, result in zip(work, results, strict=True):
             session, connection = one.session, one.session.connection
@@ -445,7 +454,12 @@ class Hub:
             elif isinstance(result, Decision):
                 key = secrets.token_hex(8)
                 decided.append((key, result))
-                self.metrics.decided(now - one.received, result.time)
+                seconds = now - one.received
+                self.metrics.decided(seconds, result.time)
+                self.metrics.answered(key, result)
+                if self._journal is not None:
+                    known = {"event": "decision", "decision": key, "seconds": round(seconds, 6)}
+                    records.append(known | decision_fields(result))
                 self._send(connection, write_decision(session.id, key, result, self.offer.promise))
             elif isinstance(result, InputError):
                 self.metrics.errors += 1
@@ -453,9 +467,12 @@ class Hub:
             elif result is Progress.UNFINISHED:
                 continue  # its client is gone, and its session is given up next
             elif one.found:
-                self.metrics.detections += sum(isinstance(found, Detection) for found in one.found)
                 found = [found_fields(each) for each in one.found]
                 self._answer(connection, one, "next", step=one.next_step, found=found)
+                for each, content in zip(one.found, found, strict=True):
+                    self.metrics.found(each)
+                    known = {"event": content.pop("type"), "stream": session.number}
+                    records.append(known | content)
             elif isinstance(one.message, PushSteps):
                 self._send(
                     connection, f'{{"type":"next","session":{session.id},"step":{one.next_step}}}'
@@ -474,21 +491,51 @@ class Hub:
                 self.sessions -= 1
                 if not isinstance(result, Decision):
                     skipped.append((session.number, session.first_risk))
+                    reason = one.reason or (str(result) if result else "its client is gone")
+                    records.append({"event": "closed", "number": session.number, "reason": reason})
         self._pulse()
-        if self.watch is not None and (decided or skipped):
+        if decided or skipped or records:
             loop = asyncio.get_running_loop()
             self._observing.append(
-                loop.run_in_executor(self._watch_thread, self._observe, decided, skipped)
+                loop.run_in_executor(self._watch_thread, self._observe, decided, skipped, records)
             )
 
     def _observe(
-        self, decided: list[tuple[str, Decision]], skipped: list[tuple[int, float | None]]
+        self,
+        decided: list[tuple[str, Decision]],
+        skipped: list[tuple[int, float | None]],
+        records: list[Record],
     ) -> None:
-        assert self.watch is not None
+        """Tell the monitor and the log; in their thread."""
+        alarms: list[Alarm] = []
         try:
-            self.watch.observe(decided, skipped)
+            if self.watch is not None:
+                alarms = self.watch.observe(decided, skipped)
         except Exception:  # a fault of ours: the monitor misses these decisions, and sessions go on
             log.exception("decisions could not be watched")
+        self._log(records, alarms)
+
+    def _label(self, watch: Watch, message: Label) -> bool | None:
+        """Take a label; in the thread of the monitor. Whether the decision holds it."""
+        hit, alarms = watch.label(message.key, message.label)
+        known = {"decision": message.key, "label": message.label, "hit": hit}
+        self._log([{"event": "label", **known}], alarms)
+        return hit
+
+    def _end_log(self, journal: Journal) -> None:
+        journal.write([{"event": "end"}])
+        journal.close()
+
+    def _log(self, records: list[Record], alarms: list[Alarm]) -> None:
+        """Write records to the log, and the alarms that they raised."""
+        if self._journal is None or not (records or alarms):
+            return
+        records += [
+            {"event": "alarm", "kind": one.kind, "number": one.number, "alarm": str(one)}
+            for one in alarms
+        ]
+        if not self._journal.write(records):
+            self.metrics.failures["logging"] = self.metrics.failures.get("logging", 0) + 1
 
     def _answer(self, connection: Connection, one: Work, kind: str, **content: Any) -> None:
         self._send(connection, write(type=kind, session=one.session.id, **content))

@@ -3,11 +3,14 @@
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
+from time import time as wall_time
 from typing import Any
 
 import numpy as np
 
 from agreestop.common.estimates import Estimate
+from agreestop.decide.decisions import Decision
+from agreestop.decide.spotting import Detection
 
 from .offers import Offer
 from .watch import Watch
@@ -15,6 +18,23 @@ from .watch import Watch
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Upper bounds of the buckets of the latency, in seconds; one more bucket has no bound."""
 RECENT = 1000  # decisions from which the page takes its quantiles
+STRIP = 50  # answers that the page shows
+LONGEST_WORDS = 40  # characters of an answer there
+BINS = 20  # of the stopping times
+WINDOW, POINTS = 100, 60  # labels in a window of coverage, and windows that are shown
+ADVICE = {
+    "misses": (
+        "Do not rely on the promise until this is solved. Calibrate the rule again on labelled "
+        "inputs that came since (DriftMonitor.recalibrate), or let an AdaptiveRule follow the "
+        "labels. Then start the server with the new rule and a new --monitor file."
+    ),
+    "inputs": (
+        "Look for what changed before the inputs reach the server: the sensor, its settings, or "
+        "what it watches. Label some recent inputs, which shows whether the answers still hold. "
+        "Then calibrate again on such inputs, and start with a new --monitor file."
+    ),
+}
+"""What to do after an alarm of each kind."""
 
 
 @dataclass(eq=False)
@@ -22,7 +42,9 @@ class Metrics:
     """Counts since the start.
 
     latency: seconds from the arrival of a push to its decision, by bucket; recent: those of the
-    last decisions failures: how often background work failed, by its name; it went on each time
+    last decisions. recent_times: when they fell in their streams. strip: the last answers for the
+    page, of `noted` in all. failures: how often background work failed, by its name; it went on
+    each time
     """
 
     opened: int = 0
@@ -39,6 +61,9 @@ class Metrics:
     latency_sum: float = 0.0
     latency: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    recent_times: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    strip: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=STRIP))
+    noted: int = 0
     failures: dict[str, int] = field(default_factory=dict)
 
     def decided(self, seconds: float, time: float) -> None:
@@ -48,6 +73,44 @@ class Metrics:
         self.latency_sum += seconds
         self.latency[bisect_left(BOUNDS, seconds)] += 1
         self.recent.append(seconds)
+        self.recent_times.append(time)
+
+    def answered(self, key: str, decision: Decision) -> None:
+        """Note a decision for the strip of the page."""
+        self._note(decision, time=decision.time, words=_in_words(decision), key=key)
+
+    def found(self, found: Detection | Decision) -> None:
+        """Count what was found in a stream without an end."""
+        if isinstance(found, Decision):
+            self.decisions += 1
+            self.stop_times += found.time
+            self.recent_times.append(found.time)
+            self._note(found, time=found.time, words=_in_words(found))
+            return
+        self.detections += 1
+        self._note(found, time=None, words=f"detection at step {found.index}")
+
+    def _note(self, found: Detection | Decision, **known: Any) -> None:
+        self.noted += 1
+        entry = {"id": self.noted, "at": wall_time(), "number": found.number, "hit": None}
+        self.strip.append(entry | known)
+
+    def labelled(self, key: str, hit: bool | None) -> None:
+        """Note whether a decision on the strip holds its label."""
+        for entry in self.strip:
+            if entry.get("key") == key:
+                entry["hit"] = hit
+
+
+def _in_words(decision: Decision) -> str:
+    """An answer in a few words."""
+    if not decision.answered:
+        return "no answer"
+    if decision.lower is not None and decision.upper is not None:
+        return f"{decision.lower:.4g} to {decision.upper:.4g}"
+    names = decision.names or list(map(str, decision.classes))
+    words = ", ".join(names)
+    return words if len(words) <= LONGEST_WORDS else f"{words[: LONGEST_WORDS - 1]}…"
 
 
 def status(
@@ -76,7 +139,9 @@ def status(
         "latency_p99": p99,
         "mean_time": metrics.stop_times / metrics.decisions if metrics.decisions else None,
         "last_time": offer.about.get("last_time"),
-        **(_watched(watch) if watch is not None else {"alarms": [], "labels": 0}),
+        "strip": list(metrics.strip),
+        "stopping": _histogram(list(metrics.recent_times), offer.about.get("last_time")),
+        **(_watched(watch) if watch is not None else {"alarms": [], "raised": [], "labels": 0}),
     }
 
 
@@ -91,13 +156,43 @@ def _watched(watch: Watch) -> dict[str, Any]:
         "watched": monitor.observed,
         "processed": monitor.labels,
         "waiting": monitor.waiting,
+        "windows": _windows(list(watch.recent_hits)),
+        "window": WINDOW,
         "alarms": [str(alarm) for alarm in monitor.alarms],
+        "raised": [
+            {
+                "kind": alarm.kind,
+                "words": str(alarm),
+                "at": watch.alarm_times.get(alarm.kind),
+                "advice": ADVICE[alarm.kind],
+            }
+            for alarm in monitor.alarms
+        ],
         "alarm_at": float(1 / monitor.delta),
         "evidence": {
             "misses": float(np.log10(monitor.misses.evidence)),
             "inputs": float(np.log10(monitor.inputs.evidence)),
         },
     }
+
+
+def _histogram(times: list[float], last: float | None) -> list[int]:
+    """How many of the last decisions fell in each part of the stream; empty without any."""
+    if not times:
+        return []
+    end = max(times) if last is None else last
+    return [int(count) for count in np.histogram(times, BINS, (0.0, float(end)))[0]]
+
+
+def _windows(hits: list[bool]) -> list[list[float]]:
+    """Coverage [share, low, high] in windows of the last labels, each a few labels later."""
+    ends = range(len(hits), min(WINDOW, len(hits)) - 1, -max(1, len(hits) // POINTS))
+    found = []
+    for end in ends if hits else ():
+        part = hits[max(0, end - WINDOW) : end]
+        share = Estimate.of_share(sum(part), len(part), 0.95)
+        found.append([float(share), share.low, share.high])
+    return found[::-1]
 
 
 def prometheus(metrics: Metrics, watch: Watch | None, sessions: int, clients: int) -> str:

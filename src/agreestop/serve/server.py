@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -28,6 +29,7 @@ from agreestop.engines.watching import Event
 from .app import LOOPBACK, make_app
 from .door import WAITING, Door, Http, WebSocket
 from .hub import Hub
+from .journal import Journal
 from .limits import Limits
 from .logs import FEW
 from .streams import Streams
@@ -39,7 +41,7 @@ SPARE_FILES, BACKLOG = 256, 512
 # that the system keeps for a connection in each direction: little, so that who does not read is
 # noticed soon
 SOCKET_BYTES = 1 << 17
-log = logging.getLogger("agreestop.serve")
+_log = logging.getLogger("agreestop.serve")
 
 
 @final
@@ -81,6 +83,8 @@ class Server:
     and a rule, as `ensemble.watch(spotter, rule, window=, event=)`.
 
     token    what clients must know; without it, anybody who can connect may open sessions
+    log      file to which decisions, labels and alarms are appended as JSON Lines; beyond
+             `log_bytes` it is renamed, and `log_files` older ones are kept
     monitor  file of the `DriftMonitor`, which goes on from it if it exists; without one, the
              monitor ends with the server
     """
@@ -97,6 +101,9 @@ class Server:
         port: int = 8000,
         token: str | None = None,
         monitor: Path | None = None,
+        log: Path | None = None,
+        log_bytes: int = 100 << 20,
+        log_files: int = 10,
         limits: Limits | None = None,
         any_engine: bool = False,
         any_members: bool = False,
@@ -125,13 +132,15 @@ class Server:
             served = rule
             if ensemble is not None:
                 options |= {"engine": ensemble.engine, "options": ensemble.options(**allowed)}
-        self.hub = Hub(served, limits=limits, monitor=monitor, **options)
-        try:
-            self._socket = _bind(host, port)
-        except InputError:
+        with ExitStack() as held:
+            if log is not None:
+                options["journal"] = journal = Journal(log, log_bytes, log_files)
+                held.callback(journal.close)
+            self.hub = Hub(served, limits=limits, monitor=monitor, **options)
             if self.hub.watch is not None:
-                self.hub.watch.close()
-            raise
+                held.callback(self.hub.watch.close)
+            self._socket = _bind(host, port)
+            held.pop_all()
         self.port = int(self._socket.getsockname()[1])
         self.url = f"{f'[{host}]' if ':' in host else host}:{self.port}"
         self._door = Door(
@@ -153,7 +162,7 @@ class Server:
             access_log=False,
             server_header=False,
         )
-        for name in ("uvicorn.error", log.name):
+        for name in ("uvicorn.error", _log.name):
             logging.getLogger(name).addFilter(FEW)
         logging.getLogger("uvicorn.error").addFilter(_is_no_fault_of_a_client)
         self._uvicorn = _Uvicorn(config, self.hub)
@@ -253,4 +262,4 @@ def _log_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     if isinstance(fault, ConnectionError):
         return  # a client is gone
     detail = None if isinstance(fault, OSError) else fault
-    log.error("%s" % context.get("message", "the event loop failed"), exc_info=detail)  # noqa: UP031
+    _log.error("%s" % context.get("message", "the event loop failed"), exc_info=detail)  # noqa: UP031

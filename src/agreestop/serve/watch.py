@@ -17,18 +17,20 @@ nor a slow disk delays a decision.
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any, final
 
 from agreestop.common import InputError, file_lock
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
-from agreestop.decide.drift.monitor import DriftMonitor
+from agreestop.decide.drift.monitor import Alarm, DriftMonitor
 
 from .limits import Limits
+
+RECENT_LABELS = 400
 
 
 @final
@@ -56,6 +58,11 @@ class Watch:
             self._marks = deque([(monotonic() - early, self.monitor.observed)])
             self._changed, self._given_up = True, self.monitor.processed
             self.labels = self.hits = 0
+            self.recent_hits: deque[bool] = deque(maxlen=RECENT_LABELS)
+            # when alarms were raised, in seconds since 1970; None: before this server started
+            self.alarm_times: dict[str, float | None] = {
+                alarm.kind: None for alarm in self.monitor.alarms
+            }
             self.save()  # now rather than later it shows that the file cannot be written
             self._lock = held.pop_all()
 
@@ -68,24 +75,31 @@ class Watch:
         self,
         decided: Sequence[tuple[str, Decision]],
         skipped: Sequence[tuple[int, float | None]] = (),
-    ) -> None:
+    ) -> list[Alarm]:
         """Take decisions under their keys, and sessions without one: their numbers
-        and first risks.
+        and first risks. Returns new alarms.
         """
+        # a number is refused that was given up because very many later ones came before it
         for key, decision in decided:
-            self.monitor.observe(decision, key)
-            self._answers[key] = decision
+            with suppress(InputError):
+                self.monitor.observe(decision, key)
+                self._answers[key] = decision
         for number, risk in skipped:
-            self.monitor.skip(number, risk)
+            with suppress(InputError):
+                self.monitor.skip(number, risk)
         while len(self._answers) > self._limits.labels_waiting:
             del self._answers[next(iter(self._answers))]
         self._changed = True
         # not one by one
         if self.monitor.observed - self._given_up > 2 * self._limits.labels_waiting:
             self._give_up(self.monitor.observed - self._limits.labels_waiting)
+        return self._new_alarms()
 
-    def label(self, key: str, label: Any) -> tuple[str, ...]:
-        """Take the label of a decision. Returns the alarms so far, in words."""
+    def label(self, key: str, label: Any) -> tuple[bool | None, list[Alarm]]:
+        """Take the label of a decision.
+
+        Returns whether the decision holds it, None where that is not known, and new alarms.
+        """
         calibrated = self.monitor.calibrated
         terms, classes = calibrated.rule.terms, calibrated.classes
         decision = self._answers.get(key)
@@ -105,10 +119,19 @@ class Watch:
             by_text = decision is not None and terms.open_answers
             self.monitor.update(decision if by_text and decision else key, label)
         self._answers.pop(key, None)
+        hit = None
         if decision is not None and label is not None:
-            self.labels, self.hits = self.labels + 1, self.hits + _is_hit(decision, label)
+            hit = _is_hit(decision, label)
+            self.labels, self.hits = self.labels + 1, self.hits + hit
+            self.recent_hits.append(hit)
         self._changed = True
-        return tuple(map(str, self.monitor.alarms))
+        return hit, self._new_alarms()
+
+    def _new_alarms(self) -> list[Alarm]:
+        """The alarms that were raised since the last call."""
+        new = [alarm for alarm in self.monitor.alarms if alarm.kind not in self.alarm_times]
+        self.alarm_times.update({alarm.kind: time() for alarm in new})
+        return new
 
     def keep(self) -> None:
         """Give up labels that are late, and save what has changed; to be called
