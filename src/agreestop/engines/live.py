@@ -39,8 +39,9 @@ class LivePlan:
         times = checkpoint_steps(calibrated, engine, None)
         prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
         joining = isinstance(calibrated.checkpoints, Schedule)
-        possible = prefilter is not None and not joining and isinstance(engine, FilteringEngine)
-        return cls(engine, calibrated, times, prefilter, engine if possible else None)
+        if prefilter is None or joining or not isinstance(engine, FilteringEngine):
+            return cls(engine, calibrated, times, prefilter, None)
+        return cls(engine, calibrated, times, prefilter, engine)
 
     def begin(self, number: int) -> FilteredLive:
         """Start on the input with this number."""

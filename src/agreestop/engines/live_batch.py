@@ -14,7 +14,7 @@ with a `Schedule`, run one `LiveSession` for each input.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self, cast, final
 
@@ -37,7 +37,9 @@ KINDS = ("events", "frames", "log-confidences", "what its rule reads")
 """What may be pushed to an input, one of them."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(
+    eq=False, slots=True
+)  # not frozen: one is made for each push, and that would take longer
 class Steps:
     """Steps in a row: how many events each has, counts (n,), and the flat indices of all of
     them, one step after the other; int64.
@@ -52,6 +54,9 @@ class Steps:
     @classmethod
     def of(cls, steps: Sequence[ArrayLike]) -> Self:
         """Steps from one list of flat indices for each."""
+        only = steps[0] if len(steps) == 1 else None
+        if type(only) is np.ndarray and only.dtype == np.int64 and only.ndim == 1:
+            return cls(np.array([len(only)]), only)
         parts = [np.asarray(step) for step in steps]
         for part in parts:
             if part.size and (part.ndim != 1 or part.dtype.kind not in "iu"):
@@ -159,7 +164,7 @@ class LiveInput:
         return self.kind == "log-confidences"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Push:
     """The next steps of an input as events, or as frames (m, ...); or instead its
     log-confidences (m, K, C) at the next m checkpoints, or what its rule reads there.
@@ -175,6 +180,12 @@ class Push:
     def contents(self) -> tuple[Any, ...]:
         """What may be pushed, in the order of KINDS."""
         return self.steps, self.frames, self.log_confidence, self.evidence
+
+    @property
+    def only_steps(self) -> bool:
+        """Whether events are pushed, and nothing else."""
+        others = self.frames is None and self.log_confidence is None and self.evidence is None
+        return others and self.steps is not None
 
     @property
     def content(self) -> Any:
@@ -259,13 +270,16 @@ class LiveBatch:
         results: list[Decision | InputError | None] = [None] * len(pushes)
         events: list[int] = []
         scores: list[int] = []
+        together = self._slots is not None
         for number, one in enumerate(pushes):
             row = one.row
             if row.decision is not None or row.failed is not None:
                 results[number] = row.failed
                 continue
             try:
-                if self._check(one):
+                if together and row.kind == KINDS[0] and one.only_steps:  # as most pushes are
+                    events.append(number)
+                elif self._check(one):
                     (scores if row.scored else events).append(number)
                 else:
                     results[number] = self._push_separately(one)
@@ -326,7 +340,7 @@ class LiveBatch:
             scored = cast(Floats, row.last)
             evidence = scored if row.scored else cast(LiveSlots, self._slots).evidence(row.slot)
             repeated = np.broadcast_to(cast(Any, evidence), (len(left), *cast(Any, evidence).shape))
-            self._judge(np.full(len(left), row.slot), left, repeated, row.scored, [row] * len(left))
+            self._judge(np.full(len(left), row.slot), left, repeated, row.scored, lambda _: row)
             row.ended = first + len(left)
             assert row.decision is not None or row.ended < last, (
                 "every input stops at the last checkpoint"
@@ -395,7 +409,8 @@ class LiveBatch:
     def _run_events(self, pushes: Sequence[Push], numbers: list[int], results: list[Any]) -> None:
         slots_of = cast(LiveSlots, self._slots)
         try:
-            steps = Steps.joined([cast(Steps, pushes[number].steps) for number in numbers])
+            given = [cast(Steps, pushes[number].steps) for number in numbers]
+            steps = Steps.joined(given)
             steps.check(slots_of.inputs, slots_of.repeats)
             if slots_of.repeats == "once" and len(steps) and steps.counts.max() > slots_of.inputs:
                 steps = steps.each_once(slots_of.inputs)
@@ -407,7 +422,7 @@ class LiveBatch:
                 self._run_events(pushes, good, results)
             return
         rows = [pushes[number].row for number in numbers]
-        lengths = np.array([len(pushes[number]) for number in numbers])
+        lengths = np.array([len(one.counts) for one in given])
         begins = []
         for row, length in zip(rows, lengths.tolist(), strict=True):
             begins.append(row.time)
@@ -418,17 +433,16 @@ class LiveBatch:
         slots = np.repeat([row.slot for row in rows], lengths)
         evidence = slots_of.push(slots, steps.pointers, steps.indices)
         looks = np.searchsorted(self._times, times)
-        at_look = np.flatnonzero(self._times[np.minimum(looks, len(self._times) - 1)] == times)
-        source = np.repeat(numbers, lengths)[at_look]
-        self._judge(
-            slots[at_look],
-            looks[at_look],
-            evidence[at_look],
-            False,
-            [pushes[number].row for number in source],
-            results,
-            source,
-        )
+        at_look = self._times[np.minimum(looks, len(self._times) - 1)] == times
+        source = np.repeat(numbers, lengths)
+        if not at_look.all():
+            parts = slots, looks, evidence, source
+            slots, looks, evidence, source = (part[at_look] for part in parts)
+
+        def row_of(at: int) -> LiveInput:
+            return pushes[source[at]].row
+
+        self._judge(slots, looks, evidence, False, row_of, results, source)
 
     def _refuse(self, one: Push, number: int, results: list[Any]) -> bool:
         """Whether the events of a push are wrong; its input, and what else was pushed to it, is
@@ -460,9 +474,8 @@ class LiveBatch:
             row.time, row.last = row.time + len(array), np.array(array[-1])
         source = np.repeat(numbers, [len(part) for part in parts])
         slots = np.array([row.slot for row in rows], np.int64)
-        self._judge(
-            slots, np.concatenate(looks), np.concatenate(parts), True, rows, results, source
-        )
+        together = np.concatenate(looks), np.concatenate(parts)
+        self._judge(slots, *together, True, rows.__getitem__, results, source)
 
     def _judge(
         self,
@@ -470,15 +483,15 @@ class LiveBatch:
         looks: Integers,
         evidence: NDArray[Any],
         scored: bool,
-        rows: Sequence[LiveInput],
+        row_of: Callable[[int], LiveInput],
         results: list[Any] | None = None,
         source: Integers | None = None,
     ) -> None:
         """Judge the evidence (n, K, C) of inputs in slots (n,) at looks (n,), those of an input in
         order, and note the decisions that fall.
 
-        scored: whether the evidence is log-confidences. source (n,): the result that each look
-        belongs to.
+        scored: whether the evidence is log-confidences. row_of: the input of a look. source (n,):
+        the result that each look belongs to.
         """
         calibrated, left = self._calibrated, np.arange(len(looks))
         if self._prefilter is not None and not scored and len(looks):
@@ -489,7 +502,10 @@ class LiveBatch:
 
         def note(where: Integers, index: Index, verdict: Verdict) -> None:
             for at in np.flatnonzero(verdict.stop).tolist():
-                row, reached = rows[where[at]], index if isinstance(index, int) else int(index[at])
+                row, reached = (
+                    row_of(where[at]),
+                    index if isinstance(index, int) else int(index[at]),
+                )
                 row.decision = calibrated.decision(reached, verdict, row.number, at)
                 if results is not None and source is not None:
                     results[source[where[at]]] = row.decision
