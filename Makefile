@@ -82,6 +82,7 @@ $(PEERS)/.peers: pyproject.toml constraints.txt
 
 peers: $(PEERS)/.peers  ## the adapters' tests and examples with the libraries that they adapt; two need files of the NIR paper: NIR=FOLDER BRAILLE=FILE, else they are skipped; makes .venv-peers
 	AGREESTOP_PEERS=1 SCIPY_ARRAY_API=1 $(if $(NIR),AGREESTOP_NIR=$(NIR)) $(if $(BRAILLE),AGREESTOP_BRAILLE=$(BRAILLE)) $(PEERS)/bin/python -m pytest -rs tests/adapters
+	$(PEERS)/bin/python docs/make_stored.py
 
 bench: $(VENV)/.test $(PEERS)/.peers  ## speed against other libraries, an hour; give MNIST=FOLDER for all workloads; writes results/bench
 	$(BIN)/python -m benchmarks decide
@@ -104,7 +105,7 @@ cluster: $(CLUSTER)/.cluster  ## tests on a local Ray cluster of two workers, wh
 shapes: $(VENV)/.test  ## which shape of score stops earliest; writes results/shapes and the table of docs/shapes.md
 	$(BIN)/python -m benchmarks shapes
 
-docs: $(VENV)/.test  ## write what comes from docstrings, results and examples: docs/configuration.md, docs/reproduction.md, docs/examples.md, tables and figures of docs/guide.md, paper.md, engines.md, reliability.md, promises.md, drift.md, scale.md, serve.md, adapters.md, nir.md and microcontroller.md
+docs: $(VENV)/.test  ## write what comes from docstrings and results: docs/configuration.md, docs/reproduction.md, tables and figures of docs/guide.md, paper.md, engines.md, reliability.md, promises.md, drift.md, scale.md, serve.md, adapters.md, nir.md and microcontroller.md
 	$(BIN)/python docs/make_configuration.py
 	PYTHONPATH=. $(BIN)/python docs/make_reproduction.py
 	$(BIN)/python docs/make_readme.py

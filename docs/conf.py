@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,10 @@ from sphinx.application import Sphinx
 import agreestop
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
+SCRIPTS = {"examples": "gallery"}
+"""Folders of scripts, and the folders of their pages."""
+NOT_RUN = {"own_configuration"}  # the main job on own data, minutes
 sys.path.insert(0, str(HERE))
 from api_pages import process_docstring, process_signature, skip_member  # noqa: E402
 
@@ -21,7 +29,7 @@ sys.modules["agreestop.plot"] = agreestop.plot  # its public name; the module li
 project = "agreestop"
 author = "The agreestop authors"
 version = release = agreestop.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_gallery.gen_gallery"]
 exclude_patterns = ["Thumbs.db", "_build"]
 templates_path = ["_templates"]
 autosummary_generate = True
@@ -55,6 +63,38 @@ html_theme_options = {
 copyright = "The agreestop authors. Apache-2.0"
 
 
+def _runs(script: Path) -> bool:
+    """Whether all that a script imports is installed."""
+    nodes = list(ast.walk(ast.parse(script.read_text(encoding="utf-8"))))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return script.stem not in NOT_RUN and all(find_spec(name.partition(".")[0]) for name in names)
+
+
+scripts = [path for folder in SCRIPTS for path in (ROOT / folder).rglob("*.py")]
+COPIES = ROOT / "build" / "scripts"
+for folder in SCRIPTS:  # scripts write files beside them
+    shutil.rmtree(COPIES / folder, ignore_errors=True)
+    shutil.copytree(ROOT / folder, COPIES / folder, ignore=shutil.ignore_patterns("*.toml", "__pycache__"))
+sphinx_gallery_conf = {
+    "examples_dirs": [str(COPIES / folder) for folder in SCRIPTS],
+    "gallery_dirs": list(SCRIPTS.values()),
+    "filename_pattern": "|".join(rf"/{path.stem}\.py" for path in scripts if _runs(path)),
+    "within_subsection_order": "ExampleTitleSortKey",
+    "capture_repr": ("_repr_html_",),
+    "write_computation_times": False,
+    "download_all_examples": False,
+    "show_signature": False,
+}
+
+
+def _link_scripts(app: Sphinx, name: str, source: list[str]) -> None:
+    """Links of pages to a script lead to its page, which shows what it prints and draws."""
+    for folder, pages in SCRIPTS.items():
+        source[0] = re.sub(rf"\]\(\.\./{folder}/(\w[\w/]*)\.py\)", rf"]({pages}/\1.rst)", source[0])
+        source[0] = re.sub(rf"\]\(\.\./{folder}\)", rf"]({pages}/index.rst)", source[0])
+
+
 def _write_math(as_block: bool) -> Any:
     """A visitor that writes a formula as MathML, which browsers draw without a script."""
 
@@ -68,6 +108,7 @@ def _write_math(as_block: bool) -> Any:
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.add_html_math_renderer("mathml", (_write_math(False), None), (_write_math(True), None))
+    app.connect("source-read", _link_scripts)
     app.connect("autodoc-process-docstring", process_docstring, priority=400)  # before numpydoc
     app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-skip-member", skip_member)

@@ -1,8 +1,7 @@
-"""Write the tables of pages in docs/ from results/ and from the library, and the pages that show examples/."""
+"""Write the tables of pages in docs/ from results/ and from the library."""
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
@@ -16,17 +15,6 @@ FIRST_STEP = 1 / 80  # members whose inputs all stop here have learned nothing, 
 PRICE = 0.04  # dollars for an hour of a core, an assumption that docs/scale.md states
 RESULTS = ROOT / "results"
 RULES = ("p-variable merging", "confidence merging", "stop-aware, every step", "AgreeStop, every step")
-EXAMPLES: tuple[str, ...] = (
-    "train_and_decide",
-    "own_arrays",
-    "own_network",
-    "own_scores",
-    "time_series",
-    "live",
-    "drift",
-    "own_configuration",
-)
-EXAMPLES += ("microcontroller", "spotting", "language_model", "abstain", "intervals", "people", "tree")
 SPEED = (
     ("decide-early", "batch of 256, every input stops at its decision", {"batch": 256}),
     ("decide-joining", "batch of 256, some members are asked only if needed", {"batch": 256}),
@@ -446,17 +434,6 @@ def paper(text: str) -> str:
     return fill(text, "results", results_table)
 
 
-def examples() -> str:
-    """docs/examples.md: every script with what it shows."""
-    parts = ["# Examples\n\nEach is a script in `examples/` that the tests run. Written by `make docs`.\n"]
-    for name in EXAMPLES:
-        code = (ROOT / "examples" / f"{name}.py").read_text()
-        sentence = ast.get_docstring(ast.parse(code)) or ""
-        body = code.split('"""', 2)[2].lstrip("\n")
-        parts.append(f"## {name}\n\n{sentence}\n\n```python\n{body}```\n")
-    return "\n".join(parts)
-
-
 def c_table() -> str:
     """The exported C code: memory, code, time of a step beside that of the engine, and equal decisions."""
     lines = ["| hidden × members | weights | flash | RAM | code | a step in C | engine and rule | engine | in a batch | equal decisions |"]
@@ -470,9 +447,8 @@ def c_table() -> str:
 
 
 def microcontroller(text: str) -> str:
-    """docs/microcontroller.md with its script and its table."""
-    code = (ROOT / "examples" / "microcontroller.py").read_text()
-    return fill(fill(text, "script", lambda: f"```python\n{code}```"), "sizes", c_table)
+    """docs/microcontroller.md with its table."""
+    return fill(text, "sizes", c_table)
 
 
 def reliability(text: str) -> str:
@@ -494,10 +470,7 @@ def nir(text: str) -> str:
 
 
 def adapters(text: str) -> str:
-    """docs/adapters.md with the scripts of examples/adapters."""
-    for path in sorted((ROOT / "examples" / "adapters").glob("*.py")):
-        code = path.read_text()
-        text = fill(text, path.stem, partial("```python\n{}```".format, code))
+    """docs/adapters.md with its table."""
     return fill(text, "stepping", stepping_table)
 
 
@@ -651,7 +624,6 @@ PAGES |= {
 def main() -> None:
     for page, write in PAGES.items():
         (ROOT / page).write_text(write((ROOT / page).read_text()))
-    (ROOT / "docs" / "examples.md").write_text(examples())
 
 
 if __name__ == "__main__":

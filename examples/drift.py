@@ -1,38 +1,47 @@
-"""Drift: an alarm when the promise ends, a rule calibrated again, and a rule that heals by itself. Scores are simulated."""
+"""
+Drift: an alarm, and a rule that heals
+======================================
+
+An alarm when the promise ends, a rule calibrated again, and a rule that heals by itself. On the embedded digits; half way somebody turns
+the camera.
+"""
 
 import numpy as np
 
 import agreestop as ag
 
+data = ag.events.load_data_set("digits")
 rng = np.random.default_rng(0)
+ensemble = ag.ensembles.DeepEnsemble(ag.networks.FullyConnected(data.pool.shape, classes=10, hidden=(64,)), members=2)
+ensemble.fit(data.training.inputs, data.training.labels, epochs=3, progress=False)
 
+inputs = np.asarray(data.pool.inputs).copy()
+calibration, before, after, fresh = np.split(rng.permutation(len(inputs)), [200, 300, 500])
+turned = np.concatenate([after, fresh])
+inputs[turned] = np.rot90(inputs[turned], axes=(3, 4))
+scores = ensemble.score(inputs, data.pool.labels)
 
-def stream(n, quality):
-    """Scores of n inputs; the members see the label worse when the quality falls."""
-    labels = rng.integers(4, size=n)
-    logits = rng.normal(size=(n, 6, 3, 4))
-    logits[np.arange(n), :, :, labels] += quality * np.sqrt(np.arange(1, 7))[:, None]
-    return ag.Scores(ag.log_confidence(logits), labels, range(1, 7))
-
-
-rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 7), max_set_size=1, delta=0.1).calibrate(stream(500, 1.0))
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1, delta=0.1).calibrate(scores.rows(calibration))
 monitor, adaptive = ag.DriftMonitor(rule, delta=0.05), ag.AdaptiveRule(rule, rate=0.2)
 print(monitor.guarantee)
 print(f"a doubled miss rate is found after about {monitor.labels_to_alarm(0.2)} labels")
 
-for quality in (1.0, 0.5):  # half way the sensor gets worse
-    scores = stream(1000, quality)
-    for decision, label in zip(rule.decide(scores), scores.labels, strict=True):
+for rows in (before, after):
+    seen = scores.rows(rows)
+    for decision, label in zip(rule.decide(seen), seen.labels, strict=True):
         alarm = monitor.update(decision, label)  # with late labels: observe(decision, key) now, update(key, label) later
         if alarm:
             print(alarm)
-    for begin in range(0, 1000, 20):  # labels come up to 20 inputs late
-        batch = scores.rows(slice(begin, begin + 20))
+    for begin in range(0, len(rows), 20):  # labels come up to 20 inputs late
+        batch = seen.rows(slice(begin, begin + 20))
         adaptive.update(adaptive.decide(batch), batch.labels)
-    print(f"misses: {1 - ag.evaluate(rule.decide(scores), scores).coverage:.3f}; {adaptive}")
+    print(f"misses: {1 - ag.evaluate(rule.decide(seen), seen).coverage:.3f}; {adaptive}")
 
 monitor.save("monitor")  # all it knows; DriftMonitor.load goes on from here
-recent = scores.rows(slice(1000 - monitor.since_alarm, None))  # inputs that came after the alarm
+recent = scores.rows(after[-monitor.since_alarm :])  # inputs that came after the alarm
 rule = monitor.recalibrate(recent)
-fresh = stream(1000, 0.5)
-print(f"misses of the rule calibrated again: {1 - ag.evaluate(rule.decide(fresh), fresh).coverage:.3f}")
+print(f"misses of the rule calibrated again: {1 - ag.evaluate(rule.decide(scores.rows(fresh)), scores.rows(fresh)).coverage:.3f}")
+
+# %%
+# The threshold of the rule that heals, over its decisions:
+ag.plot.drift(adaptive)

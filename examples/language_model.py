@@ -1,4 +1,9 @@
-"""A language model sampled until its answer is the one that 20 samples would give. The model is simulated."""
+"""
+Answers of a language model
+===========================
+
+Sample until the answer is the one that 20 samples would give. The model is simulated.
+"""
 
 import numpy as np
 
@@ -18,7 +23,18 @@ calibration, test = known.split(0.5, 0.5)
 
 rule = ag.AgreeStop(0.97, range(1, 21), 1, break_ties=True).calibrate(calibration, "final")  # no labels are needed
 print(rule.guarantee)
-print(ag.evaluate(rule.decide(test), test))
+decisions = rule.decide(test)
+print(ag.evaluate(decisions, test))
 
 decision = ag.sample_until(rule, lambda: sample(0.9))  # a live question
 print(f"answer {decision.names[0]} after {decision.time} of 20 samples")
+
+# %%
+# The share of questions that have been answered after each sample:
+ag.plot.stopping(decisions)
+
+# %%
+# The data above are simulated. Measured on real data: 20 answers to each question of GSM8K, see :doc:`/language-models`.
+#
+# .. image:: /../results/answers.png
+#    :alt: Samples and agreement of ours and of published rules.

@@ -1,4 +1,9 @@
-"""A live input: push what the sensor reports at each time step until there is a decision."""
+"""
+A live input
+============
+
+Push what the sensor reports at each time step until there is a decision. Simulated data.
+"""
 
 import numpy as np
 

@@ -1,4 +1,9 @@
-"""From calibration to a microcontroller: members with int8 weights, a rule calibrated on their scores, and both as C sources."""
+"""
+A microcontroller
+=================
+
+Members with int8 weights, a rule calibrated on their scores, and both as C sources. On the embedded digits.
+"""
 
 import shutil
 import subprocess
@@ -24,3 +29,7 @@ print(f"{made.inputs} inputs to check with: nearest to a threshold {made.nearest
 if shutil.which("make") and shutil.which("cc"):  # compile, replay the inputs, and compare with the decisions of Python
     subprocess.run(["make", "-s", "-C", "firmware", "check"], check=True)
     print("the C code made the same decisions")
+
+# %%
+# The share of inputs that the device has answered by each step:
+ag.plot.stopping(ensemble.decide(rule, x[new[:200]]))

@@ -1,4 +1,9 @@
-"""Own recordings as arrays: twelve touch sensors, 60 time steps, three classes. Any shape (n, T, ...) will do."""
+"""
+Own recordings as arrays
+========================
+
+Twelve touch sensors, 60 time steps, three classes. Any shape (n, T, ...) will do. Simulated data.
+"""
 
 import numpy as np
 
@@ -29,3 +34,10 @@ print(f"coverage {result.coverage:.3f}, stop after {result.normalized_latency:.2
 events = ag.events.Events.from_dense(x_new, y_new, classes=("smooth", "rough", "edge"))
 events.save("touch.npz")  # sparse, with labels; `agreestop run` and `agreestop decide` read it
 print(ag.events.load("touch.npz").shape)
+
+# %%
+# Coverage by stopping time:
+ag.plot.coverage(result, target=0.9)
+
+# %%
+# The data above are simulated. Measured on real data: event streams of a camera, see :doc:`/paper`.

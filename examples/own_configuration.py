@@ -1,4 +1,9 @@
-"""A whole run from a configuration file: train, score, measure every rule, report. Own recordings enter as files."""
+"""
+A whole run from a configuration file
+=====================================
+
+Train, score, measure every rule, report. Own recordings enter as files. Simulated data.
+"""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,9 @@
-"""Scores from any model: here logistic regression on what was seen so far of a time series. Needs scikit-learn."""
+"""
+Your own scores
+===============
+
+Scores from any model: here logistic regression on what was seen so far of a time series. Needs scikit-learn; simulated data.
+"""
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -24,3 +29,13 @@ decisions = rule.decide(test)
 print(decisions[0])
 result = ag.evaluate(decisions, test)
 print(f"coverage {result.coverage:.3f}, latency {result.normalized_latency:.2f} of T, set size {result.set_size:.2f}")
+
+# %%
+# The share of series that have been answered by each time:
+ag.plot.stopping(decisions)
+
+# %%
+# The data above are simulated. Measured on real data: time series of eight data sets, see :doc:`/time-series`.
+#
+# .. image:: /../results/early-classification/figure.png
+#    :alt: Coverage and earliness of early classifiers.

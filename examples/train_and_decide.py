@@ -1,4 +1,9 @@
-"""Train a deep ensemble of spiking networks on the embedded digits, calibrate a rule, and decide while computing no further than needed."""
+"""
+A spiking ensemble, end to end
+==============================
+
+Train a deep ensemble of spiking networks on the embedded digits, calibrate a rule, and decide while computing no further than needed.
+"""
 
 import numpy as np
 
@@ -20,3 +25,7 @@ print(rule.guarantee)
 run = ensemble.decide(rule, x[new])  # each input is computed until its decision, and no further
 result = ag.evaluate(run.decisions, y[new])
 print(f"coverage {result.coverage:.3f}, mean stop at step {result.latency:.1f} of 80, {run.computed.mean():.1f} steps computed")
+
+# %%
+# The share of inputs that have been answered by each step:
+ag.plot.stopping(run)

@@ -66,6 +66,11 @@ def test_the_blocks_of_the_guide_run(number: int, folder: Path) -> None:
         assert re.search(r"stopped at \d+ with classes \(", printed)
 
 
+def lines_of_code(code: str) -> int:
+    """Lines of a script without its docstring and the text between its parts."""
+    return len([line for line in code.split('"""', 2)[2].splitlines() if not line.startswith("#")])
+
+
 LONG = ("own_configuration",)  # the main job on a file of one's own, which the tests of the command line run too
 
 
@@ -74,20 +79,19 @@ LONG = ("own_configuration",)  # the main job on a file of one's own, which the 
 )
 def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="most examples train networks, which need PyTorch")
+    pytest.importorskip("matplotlib", reason="most examples end in a figure")
     code = path.read_text(encoding="utf-8")
-    assert len(code.splitlines()) <= 40
+    assert lines_of_code(code) <= 40
     assert run_code(code, tmp_path)
 
 
-def test_the_tables_of_the_pages_and_the_examples_page_are_up_to_date() -> None:
+def test_the_tables_of_the_pages_are_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_readme.py"))
     written = ("adapters", "drift", "engines", "language-models", "microcontroller", "nir", "promises", "reliability", "scale", "serve")
     assert set(pages["PAGES"]) == {f"docs/{name}.md" for name in (*written, "spotting", "guide", "paper", "shapes")}
     for path, write in pages["PAGES"].items():
         text = (ROOT / path).read_text(encoding="utf-8")
         assert write(text) == text, "run make docs"
-    assert (ROOT / "docs" / "examples.md").read_text(encoding="utf-8") == pages["examples"](), "run make docs"
-    assert set(pages["EXAMPLES"]) == {path.stem for path in EXAMPLES}
 
 
 def test_the_configuration_page_is_up_to_date() -> None:

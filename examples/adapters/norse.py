@@ -1,4 +1,9 @@
-"""Three networks of Norse, which pass their state by hand; a leaky integrator gives logits."""
+"""
+Networks of Norse
+=================
+
+Three networks of Norse, which pass their state by hand; a leaky integrator gives logits. Simulated data.
+"""
 
 import norse.torch as norse
 import numpy as np
@@ -31,4 +36,20 @@ for net in nets:  # training as ever: the state goes in and comes out
 engine = ag.adapters.from_norse(nets, output="logits")
 rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(engine.score(x[calibration], y[calibration]))
 run = engine.decide(rule, x[new])  # really stops: an input is computed to the end of the few steps in which it is decided
-print(f"coverage {ag.evaluate(run.decisions, y[new]).coverage:.3f}, {run.computed.mean():.1f} of 60 steps computed")
+result = ag.evaluate(run.decisions, y[new])
+print(f"coverage {result.coverage:.3f}, {run.computed.mean():.1f} of 60 steps computed")
+
+# %%
+# Coverage by stopping time:
+ag.plot.coverage(result, target=0.9)
+
+# %%
+# The data above are simulated. Measured on real data: networks of the NIR paper that read Braille, see :doc:`/nir`.
+#
+# Norse need not be installed where this page is built. `make peers` ran the script with it:
+#
+# .. literalinclude:: /_static/stored/norse.txt
+#    :language: text
+#
+# .. image:: /_static/stored/norse.png
+#    :alt: Coverage by stopping time.

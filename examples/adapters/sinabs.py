@@ -1,4 +1,9 @@
-"""Three networks of sinabs, whose neurons may spike several times in a step."""
+"""
+Networks of sinabs
+==================
+
+Three networks of sinabs, whose neurons may spike several times in a step. Simulated data.
+"""
 
 import numpy as np
 import sinabs
@@ -30,4 +35,20 @@ for net in nets:  # training as ever: spikes over the whole recording (batch, T,
 engine = ag.adapters.from_sinabs(nets)
 rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(engine.score(x[calibration], y[calibration]))
 run = engine.decide(rule, x[new])  # really stops: an input is computed to the end of the few steps in which it is decided
-print(f"coverage {ag.evaluate(run.decisions, y[new]).coverage:.3f}, {run.computed.mean():.1f} of 60 steps computed")
+result = ag.evaluate(run.decisions, y[new])
+print(f"coverage {result.coverage:.3f}, {run.computed.mean():.1f} of 60 steps computed")
+
+# %%
+# Coverage by stopping time:
+ag.plot.coverage(result, target=0.9)
+
+# %%
+# The data above are simulated. Measured on real data: networks of the NIR paper that read Braille, see :doc:`/nir`.
+#
+# sinabs need not be installed where this page is built. `make peers` ran the script with it:
+#
+# .. literalinclude:: /_static/stored/sinabs.txt
+#    :language: text
+#
+# .. image:: /_static/stored/sinabs.png
+#    :alt: Coverage by stopping time.
