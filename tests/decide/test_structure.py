@@ -6,6 +6,7 @@ Every check has a control, which shows that it can fail. ruff checks the width o
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -18,6 +19,7 @@ import pytest
 import agreestop as ag
 from tests.test_import_graph import SOURCE, graph, modules
 
+DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
 MOST_MODULES, MOST_DEPTH = 20, 6
 MOST_KIND_QUESTIONS, MOST_ATTRIBUTE_QUESTIONS = 15, 8
 MOST_RUN = 14
@@ -111,6 +113,29 @@ def test_there_are_few_modules_and_short_chains_of_imports() -> None:
 def test_few_places_ask_which_rule_risk_score_or_pooling_it_is() -> None:
     assert len(kind_questions()) <= MOST_KIND_QUESTIONS, kind_questions()
     assert len(attribute_questions()) <= MOST_ATTRIBUTE_QUESTIONS, attribute_questions()
+
+
+def drawn(text: str) -> dict[str, int]:
+    """The line on which each module stands in the drawing of docs/design.md."""
+    drawing = text.split("## Where it lives")[1].split("\n\n    ")[1].split("\n\n")[0]
+    lines = {}
+    for number, line in enumerate(drawing.splitlines()):
+        for word in re.findall(r"\w+/\{[^}]*\}|[\w/]+", line):
+            folder, _, names = word.rpartition("/")
+            for name in re.findall(r"\w+", names):
+                lines[f"{folder}.{name}" if folder else name] = number
+    return lines
+
+
+def test_the_drawing_of_the_modules_is_true() -> None:
+    """Every module is drawn, and imports only from lines above its own."""
+    lines, start = drawn(DESIGN.read_text(encoding="utf-8")), "agreestop.decide."
+    edges = {name.removeprefix(start): targets for name, targets in graph().items() if name.startswith(start)}
+    assert set(lines) == set(edges) - {"drift", "tuning"}
+    wrong = [f"{name} -> {target}" for name in lines for target in edges[name] if lines.get(target.removeprefix(start), -1) >= lines[name]]
+    assert not wrong
+    moved = {**lines, "scores": lines["checkpoints"]}
+    assert any(moved.get(target.removeprefix(start)) == moved["scores"] for target in edges["scores"])
 
 
 @pytest.mark.parametrize(
