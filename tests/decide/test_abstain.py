@@ -123,7 +123,9 @@ def test_abstaining_stops_what_must_run_to_the_end_with_answers() -> None:
     results = [ag.evaluate(rule.decide(TEST), TEST) for rule in (abstaining, answering)]
     assert results[0].wrong is not None and results[0].answered is not None
     assert 0.02 < results[0].wrong < 0.16 and 0.2 < results[0].answered < 0.9
-    assert results[0].coverage == pytest.approx(1 - results[0].wrong)
+    assert results[0].kept == pytest.approx(1 - results[0].wrong)
+    assert results[0].coverage == pytest.approx(results[0].answered - results[0].wrong)
+    assert results[1].kept == results[1].coverage
     assert results[1].answered is not None and results[1].answered >= 1 and results[1].set_size > 1.5
     assert results[0].answered.low < results[0].answered < results[0].answered.high
     assert "answered" in str(results[0]) and "wrong" in str(results[0])
@@ -203,7 +205,8 @@ def test_giving_up_saves_time_and_changes_no_answer(tmp_path: Path) -> None:
                 break
         assert found is not None and (found.index, found.answered) == (decisions.stop_index[row], False)
     splits = ag.repeat_splits(rule.rule, TEST, n_calibration=100, repeats=20)
-    assert splits.coverage.high > 0.9
+    assert splits.coverage < splits.kept and splits.kept.high > 0.9
+    assert splits.over_pools.kept == pytest.approx(float(splits.kept))
     groups = np.arange(400) % 2
     grouped = rule.rule.calibrate(CALIBRATION, groups=groups, people=np.arange(400) % 40).decide(TEST, groups=groups)
     assert (~grouped.answered & (grouped.stop_index < len(TIMES) - 1)).any()

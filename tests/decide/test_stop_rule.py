@@ -193,7 +193,8 @@ def test_batches_streams_files_and_repeats_agree(rule: ag.StopRule, tmp_path: Pa
     assert result.answered == decisions.answered.mean()
     expected = np.where(decisions.answered, loss[np.arange(60), decisions.stop_index], 0)
     assert (result.wrong is None) == (rule.max_loss is not None)
-    assert result.wrong in (None, pytest.approx(expected.mean())) and result.coverage == pytest.approx(1 - expected.mean())
+    assert result.wrong in (None, pytest.approx(expected.mean())) and result.kept == pytest.approx(1 - expected.mean())
+    assert result.coverage == pytest.approx(result.answered - expected.mean())
     assert (result.cost is None) == (rule.max_loss is None)
     assert result.by_class == () and sum(one.n for one in result.by_stop_time) == 60
 

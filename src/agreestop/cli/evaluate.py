@@ -135,13 +135,13 @@ def evaluate(
         show(table(f"By group{words}", "group", [(one.name, one) for one in result.by_group]))
     if result.by_person:
         below = result.people_below
-        worst = sorted(result.by_person, key=lambda one: one.coverage)[:MOST_ROWS]
+        worst = sorted(result.by_person, key=_kept)[:MOST_ROWS]
         first = "By person" if len(worst) == len(result.by_person) else "The people who miss most"
         show(table(f"{first}{nothing}", "person", [(one.name, one) for one in worst]))
         if below is not None:
             show(
-                f"{_interval(below)} of the {len(result.by_person)} people have a coverage under "
-                f"the target, {decisions.target:g}."
+                f"For {_interval(below)} of the {len(result.by_person)} people the promise is kept "
+                f"less often than the target, {decisions.target:g}."
             )
     if calibrated.rule.terms.accumulated:
         show(
@@ -201,9 +201,11 @@ def _answers_in_words(result: Evaluation) -> str:
 def _verdict_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
     """Whether the result is what the promise allows; if not, what may be wrong with the rows."""
     terms = calibrated.rule.terms
-    target, measured, name = terms.target, result.coverage, "coverage"
+    target, measured, name = terms.target, _kept(result), "coverage"
     if calibrated.final and result.agreement is not None:
-        measured, name = result.agreement, "agreement with the final class"
+        name = "agreement with the final class"
+    if terms.abstains:
+        name = "answered right, or not answered,"
     if terms.max_loss is not None and result.cost is not None:
         over = result.cost.low > terms.max_loss
         words, least = f"Promised cost {in_words(terms.max_loss)}: cost {result.cost:.3f}", 0.0
@@ -245,7 +247,8 @@ def _draw_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
     target, delta = terms.target, terms.delta
     assert target is not None  # one order statistic is the threshold
     # a note has said that this is not chance
-    if result.coverage.high >= target or delta is not None or result.coverage < low:
+    kept = _kept(result)
+    if kept.high >= target or delta is not None or kept < low:
         return words
     return (
         f"{words} Coverage is under {in_words(target)} here: the promise is an average over such "
@@ -257,9 +260,7 @@ def _draw_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
 
 def _few(groups: Sequence[Group]) -> Sequence[Group]:
     """About MOST_ROWS of the groups: some that are spread evenly up to the last, and the worst."""
-    worst = min(
-        groups, key=lambda group: group.coverage if group.agreement is None else group.agreement
-    )
+    worst = min(groups, key=_kept)
     step = -(-len(groups) // MOST_ROWS)
     return [
         group
@@ -319,6 +320,10 @@ def _figures_table(
     return table
 
 
+def _kept(row: Evaluation | Group) -> Estimate:
+    return row.coverage if row.kept is None else row.kept
+
+
 def _interval(value: Estimate, digits: int = 3) -> str:
     if value.low != value.low:  # a single input has no interval
         return f"{value:.{digits}f}"
@@ -375,7 +380,12 @@ def _figures(row: Evaluation | Group) -> dict[str, object]:
     figures: dict[str, object] = {"n": row.n}
     estimates = {"coverage": row.coverage, "cost": row.cost, "agreement": row.agreement}
     estimates |= {"latency": row.normalized_latency, "set_size": row.set_size}
-    estimates |= {"answered": row.answered, "wrong": row.wrong, "width": row.width}
+    estimates |= {
+        "kept": row.kept,
+        "answered": row.answered,
+        "wrong": row.wrong,
+        "width": row.width,
+    }
     for name, value in estimates.items():
         if value is None:
             continue

@@ -116,13 +116,13 @@ def _rows(result: Any) -> list[list[str]]:
     """The cells of an `Evaluation`, below a row of titles.
 
     All inputs come first, then depths, blocks, groups, people, classes and stopping times. Of many
-    people, the people with the lowest coverage are shown.
+    people, those for whom the promise is kept least often are shown.
     """
     groups = {
         "depth": result.by_depth,
         "block": result.by_block,
         "group": result.by_group,
-        "person": sorted(result.by_person or (), key=lambda one: one.coverage)[:MOST_ROWS],
+        "person": sorted(result.by_person or (), key=lambda one: one.kept)[:MOST_ROWS],
         "class": result.by_class,
         "stop at": few_times(result),
     }

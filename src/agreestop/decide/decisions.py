@@ -1,9 +1,13 @@
 """Decisions, and how good they were.
 
-    coverage     share of inputs whose answer holds the label, or that abstain: 1 - wrong
+    coverage     share of inputs whose answer holds the label
+    kept         share of inputs for which the promise is kept: the answer holds what it is about,
+                 the label or the final class, or there is none. Without abstentions it is the
+                 coverage, or the agreement
     latency      mean stopping time; normalized_latency the same over the last checkpoint's time
     set_size     mean number of classes in an answer
-    answered     share of inputs that were answered; wrong, share answered without the label
+    answered     share of inputs that were answered: coverage + wrong
+    wrong        share of inputs that were answered without the label
     width        for rules that answer with intervals: their mean width
     cost         for rules with a loss: mean cost of an answer, the least cost of its classes
     agreement    for rules about the final answer: share of inputs whose answer holds the ensemble's
@@ -54,7 +58,7 @@ from .leakage import (
 )
 from .scores import Inputs, Scores, ScoresLike
 
-SHARES = ("coverage", "answered", "wrong", "agreement")
+SHARES = ("coverage", "kept", "answered", "wrong", "agreement")
 FIGURES = (*SHARES, "latency", "normalized_latency", "set_size", "cost", "width")
 
 
@@ -395,6 +399,7 @@ class Group:
     answered: Estimate | None = None
     wrong: Estimate | None = None
     width: Estimate | None = None
+    kept: Estimate | None = None
 
     @classmethod
     def of(cls, groups: Sequence[Self], confidence: float = 0.95) -> Self:
@@ -421,12 +426,15 @@ class Evaluation:
     n
         The number of inputs.
     coverage, latency, normalized_latency, set_size
-        Share of answers that hold the label, an abstention counting as one that does; mean stopping
-        time, as it is and over the last checkpoint's time; mean number of classes.
+        Share of inputs whose answer holds the label; mean stopping time, as it is and over the last
+        checkpoint's time; mean number of classes. An input that abstains has no answer.
     answered, wrong
         Share of inputs that were answered, and share answered without the label; for a `StopRule`,
-        share answered with a loss above 0. Coverage is the share of all that are not wrong, so an
-        input that abstains counts as covered.
+        share answered with a loss above 0.
+    kept
+        What a target promises: the share of inputs that abstain, or whose answer holds the label,
+        or the final class where the promise is about that. With abstentions it is 1 - wrong, and
+        above the coverage; without them it is the coverage, or the agreement.
     accuracy
         Share of inputs whose best class at the stop is the label; None where it is not known.
     singles
@@ -446,16 +454,16 @@ class Evaluation:
         For rules with a tree and depth="each": the first answers at each depth, whose `key` is the
         depth. `latency` is the time to the first answer.
     people_below
-        Where people were given: the share of people whose coverage here is under the rule's target;
+        Where people were given: the share of people for whom `kept` is under the rule's target;
         None for a rule without a target.
     draw_range
-        For rules with one threshold: coverages between these two numbers are what the draw of the
-        calibration examples explains, at the level of the intervals. Only the first is a limit for
-        every rule: where scores tie, or where an answer keeps more classes than the threshold asks
-        for, coverage may be higher.
+        For rules with one threshold: where `kept` lies between these two numbers, the draw of the
+        calibration examples explains it, at the level of the intervals. Only the first is a limit
+        for every rule: where scores tie, or where an answer keeps more classes than the threshold
+        asks for, it may be higher.
     draws_this_low
-        For rules with one threshold: the share of draws that would end at this coverage or below,
-        if the promise holds with equality.
+        For rules with one threshold: the share of draws that would end at this `kept` or below, if
+        the promise holds with equality.
     cost
         For rules with a loss: mean cost of an answer, which is promised to be at most max_loss. For
         a `StopRule` the mean loss, where an input that was not answered costs nothing.
@@ -512,6 +520,7 @@ class Evaluation:
     open_answers: bool = False
     width: Estimate | None = None
     by_depth: tuple[Group, ...] | None = None
+    kept: Estimate | None = None
 
     @property
     def is_about_numbers(self) -> bool:
@@ -616,11 +625,14 @@ def evaluate(
     times, sizes, checkpoints = decisions.stop_time, decisions.set_size, decisions.checkpoints
     answered = decisions.answered
     if decisions.has_classes:
-        hits = decisions.sets[everyone, truth] | ~answered
-    shares = {"coverage": hits, "answered": answered, "wrong": ~hits}
+        hits = decisions.sets[everyone, truth]
+    promised = hits if final is None else decisions.sets[everyone, final]
+    kept = promised | ~answered
+    shares = {"coverage": hits & answered, "answered": answered, "wrong": ~hits & answered}
+    shares["kept"] = kept
     means: dict[str, tuple[Any, float, float]] = {"set_size": (sizes, 0, classes)}
     if final is not None:
-        shares["agreement"] = decisions.sets[everyone, final] | ~answered
+        shares["agreement"] = promised & answered
     if loss is not None:
         costs = loss[truth if final is None else final]
         costs = np.where(decisions.sets, costs, costs.max(axis=1, keepdims=True)).min(axis=1)
@@ -675,13 +687,14 @@ def evaluate(
             )
         by_person = grouped(person, persons.astype(np.str_).tolist())
         if decisions.target is not None:
-            below = share(np.array([one.coverage < decisions.target for one in by_person or ()]))
+            found = [one.kept or 0.0 for one in by_person or ()]
+            below = share(np.array(found) < decisions.target)
     together, notes = group(0, everyone >= 0), []
     if decisions.draw is not None:
         draws = coverage_draws(*decisions.draw, n)
         low, high = np.searchsorted(draws, ((1 - confidence) / 2, (1 + confidence) / 2)).tolist()
-        draw_range, draws_this_low = (low / n, high / n), float(draws[hits.sum()])
-        notes.append(coverage_too_low(together.coverage, low / n, confidence))
+        draw_range, draws_this_low = (low / n, high / n), float(draws[kept.sum()])
+        notes.append(coverage_too_low(float(kept.mean()), low / n, confidence))
     if decisions.best is not None and decisions.has_classes and known_truth:
         accuracy = share(decisions.best == truth)
     if decisions.best is not None and shared:

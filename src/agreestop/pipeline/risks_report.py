@@ -74,7 +74,7 @@ def _figures(rule: StopRule, data: Risks, n: int, seed: int) -> tuple[str, str, 
         if "last checkpoint" not in str(refused):
             raise
         return "refused in some divisions", "", "refused"
-    right = found.coverage
+    right = found.kept
     wrong = Estimate(1 - right, max(0.0, 1 - right.high), 1 - right.low, right.se)
     time = found.normalized_latency * data.times[-1]
     shown = f"{wrong:.3f} [{wrong.low:.3f}, {wrong.high:.3f}]"

@@ -43,6 +43,7 @@ class PoolFigures:
     coverage: Estimate
     normalized_latency: Estimate
     set_size: Estimate
+    kept: Estimate
     work: Estimate | None = None
 
 
@@ -53,7 +54,10 @@ class Splits:
     Attributes
     ----------
     coverages, latencies, set_sizes : (repeats,)
-        Coverage, normalised latency and mean set size on the test rows of each realisation.
+        Coverage, normalised latency and mean set size on the test rows of each realisation. As in
+        `evaluate`, an input that abstains has no answer, and is not covered.
+    kepts : (repeats,), or None
+        For a rule that abstains: the share of test rows that abstain or are covered.
     confidence : float
         The level of the intervals.
     n : int
@@ -87,6 +91,13 @@ class Splits:
     without: Callable[[Booleans, int], "Splits"] | None = field(default=None, repr=False)
     works: Floats | None = None
     bounds: Floats | None = None
+    kepts: Floats | None = None
+
+    @property
+    def kept(self) -> Estimate:
+        """The mean share for which the promise is kept: coverage, and abstentions."""
+        kepts = self.coverages if self.kepts is None else self.kepts
+        return Estimate.of_mean(kepts, self.confidence)
 
     @property
     def coverage(self) -> Estimate:
@@ -114,9 +125,11 @@ class Splits:
         return np.stack([self.coverages, self.latencies, self.set_sizes])
 
     @property
-    def _with_work(self) -> Floats:
-        """The figures, and the work where it is known, (3 or 4, repeats)."""
-        return self.figures if self.works is None else np.vstack([self.figures, self.works])
+    def _all_figures(self) -> Floats:
+        """Coverage, what is kept, latency, set size, and work if it is known, (4 or 5, repeats)."""
+        kepts = self.coverages if self.kepts is None else self.kepts
+        rows = [self.coverages, kepts, self.latencies, self.set_sizes]
+        return np.stack(rows if self.works is None else [*rows, self.works])
 
     @cached_property
     def over_pools(self) -> PoolFigures:
@@ -143,14 +156,13 @@ class Splits:
         for every 40 rows, from 3 to G - 1, and their interval contains both the one on the scale of
         the figure and the one on the logit scale between the bounds of the figure.
         """
-        figures, repeats = self._with_work, min(len(self.coverages), repeats)
+        figures, repeats = self._all_figures, min(len(self.coverages), repeats)
         means = figures.mean(axis=1)
         if self.without is None:
-            unknown = [math.nan] * 3
-            return PoolFigures(*(Estimate(mean, *unknown) for mean in means.tolist()))
+            return _pool_figures([Estimate(mean, *[math.nan] * 3) for mean in means.tolist()])
         groups = np.random.default_rng(0).permutation(self.n) % GROUPS
         changes = np.stack(
-            [self.without(groups == group, repeats)._with_work for group in range(GROUPS)]
+            [self.without(groups == group, repeats)._all_figures for group in range(GROUPS)]
         )
         changes -= changes.mean(axis=0)
         noise = changes.var(axis=2) / max(repeats - 1, 1)
@@ -158,17 +170,25 @@ class Splits:
         errors = np.sqrt(
             np.maximum(by_pool, 0.0) + figures.var(axis=1) / max(len(self.coverages) - 1, 1)
         )
-        mean, error = float(means[0]), float(errors[0])
-        half = student_quantile(self.confidence, GROUPS - 1) * error
-        coverage = Estimate(mean, mean - half, mean + half, error)
-        bounds = np.array([[-np.inf, np.inf]] * len(means)) if self.bounds is None else self.bounds
+        half = student_quantile(self.confidence, GROUPS - 1) * errors
+        shares = [
+            Estimate(*numbers)
+            for numbers in np.stack([means, means - half, means + half, errors])[:, :2].T.tolist()
+        ]
+        bounds = (
+            np.array([[-np.inf, np.inf]] * (len(means) - 1)) if self.bounds is None else self.bounds
+        )
         freedom = min(max(self.n / ROWS_PER_DEGREE, LEAST_FREEDOM), GROUPS - 1)
         reach = student_quantile(self.confidence, freedom)
-        others = zip(means[1:].tolist(), errors[1:].tolist(), bounds[1:].tolist(), strict=True)
-        return PoolFigures(
-            coverage,
-            *(_skewed(mean, error, reach, ends, 0.5 / self.n) for mean, error, ends in others),
-        )
+        others = zip(means[2:].tolist(), errors[2:].tolist(), bounds[1:].tolist(), strict=True)
+        skewed = (_skewed(mean, error, reach, ends, 0.5 / self.n) for mean, error, ends in others)
+        return _pool_figures([*shares, *skewed])
+
+
+def _pool_figures(rows: list[Estimate]) -> PoolFigures:
+    """From the rows of `Splits._all_figures`."""
+    coverage, kept, latency, size, *work = rows
+    return PoolFigures(coverage, latency, size, kept, *work)
 
 
 def student_quantile(confidence: float, freedom: float) -> float:
@@ -227,7 +247,7 @@ def repeat_splits(
     scores_or_log_confidence : Scores, or array (n, M, K, C)
         The pool, with labels. What the rule reads off the inputs is computed once for all of it.
         For a `StopRule`, risks (n, M) and losses (n, M) in place of labels: coverage is then the
-        share that is not answered wrongly, and set size the share answered. For `AgreeStop` also
+        share answered without a loss, and set size the share answered. For `AgreeStop` also
         `Answers`. For an `IntervalStop`, `Numbers` with labels: set size is then the width.
     labels, times : optional
         For log-confidences. With labels="final", coverage is of the answer at the last checkpoint.
@@ -239,7 +259,7 @@ def repeat_splits(
         As in `calibrate`. Each realisation then divides people, not rows: n_calibration is a number
         of people, nobody is in both parts, and in coverage people count equally.
 
-    For a rule that abstains, coverage is the share that is not answered wrongly.
+    A rule that abstains promises `kept`, the share that is not answered wrongly.
 
     Returns
     -------
@@ -400,6 +420,7 @@ def split_figures(
     """
     times = np.array(rule.checkpoints, dtype=np.float64)
     clock, figures, works = times / times[-1], np.empty((3, repeats)), np.empty(repeats)
+    kepts = np.empty(repeats)
     schedule = rule.checkpoints
     joined = schedule.members if isinstance(schedule, Schedule) else members
     costs = None if joined is None else times * joined
@@ -408,15 +429,16 @@ def split_figures(
         sizes = np.count_nonzero(run.sets, axis=1)
         least = min(least, int(sizes.min()))
         hits = run.sets[np.arange(len(run.test)), labels[run.test]]
-        coverage = pool.mean(hits | ((sizes == 0) & rule.terms.abstains), run.test)
+        abstains = (sizes == 0) & rule.terms.abstains
         if rule.terms.numbers and pool.examples.loss is not None:
             (lower, upper), true = run.interval.T, pool.examples.loss[run.test, 0]
-            coverage = pool.mean((lower <= true) & (true <= upper), run.test)
+            hits = (lower <= true) & (true <= upper)
             sizes = upper - lower
         elif pool.examples.loss is not None:
-            wrong = run.sets[:, 0] & (pool.examples.loss[run.test, run.stops] > 0)
-            coverage = 1 - pool.mean(wrong, run.test)
-        figures[:, repeat] = coverage, clock[run.stops].mean(), sizes.mean()
+            abstains = ~run.sets[:, 0]
+            hits = run.sets[:, 0] & (pool.examples.loss[run.test, run.stops] == 0)
+        kepts[repeat] = pool.mean(hits | abstains, run.test)
+        figures[:, repeat] = pool.mean(hits, run.test), clock[run.stops].mean(), sizes.mean()
         works[repeat] = np.nan if costs is None else costs[run.stops].mean()
 
     def without(rows: Booleans, repeats: int) -> Splits:
@@ -435,4 +457,5 @@ def split_figures(
         without=without if enough else None,
         works=None if costs is None else works,
         bounds=np.array(bounds, dtype=np.float64),
+        kepts=kepts if rule.terms.abstains else None,
     )
