@@ -12,8 +12,8 @@ import agreestop as ag
 from agreestop.cli import main
 from agreestop.cli.run import next_steps, show_files
 from agreestop.pipeline import measure
+from agreestop.report import MeasurementSettings
 from agreestop.report.figures import coverage_and_latency_panels, save_panels
-from agreestop.report.records import MeasurementSettings
 from tests.decide.strategies import measure_quickly
 
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 import numpy as np
 
 import agreestop as ag
-from agreestop.ensembles.files import save_members
+from agreestop.ensembles import save_members
 from agreestop.events import EventData, save_events
 from tests.cli.test_cli import call
 from tests.decide.strategies import measure_quickly

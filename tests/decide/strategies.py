@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import agreestop as ag
-from agreestop.common import Booleans, Floats, Integers
-from agreestop.common.estimates import Estimate as Estimate
-from agreestop.common.levels import Rounding
+from agreestop.common import Booleans, Floats, Integers, Rounding
+from agreestop.common import Estimate as Estimate
 from agreestop.decide import agree_stop
 from agreestop.decide.answer_kinds import BestClasses
 from agreestop.decide.calibration import calibrate_reduced as calibrate_reduced

@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.common import Integers
-from agreestop.common.levels import largest_miss_rate
+from agreestop.common import Integers, largest_miss_rate
 from agreestop.decide.rule_files import read_rule_file, write_rule_file
 from tests.decide.strategies import (
     JUMP,

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.common import Booleans, Floats
-from agreestop.common.levels import order_statistic, quantile_rank
+from agreestop.common import Booleans, Floats, order_statistic, quantile_rank
 from agreestop.decide.confidence import Pooling
 from tests.decide.strategies import (
     Rule,

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.common.levels import Target, as_delta, as_target, in_words, least_n, order_statistic, quantile_rank
+from agreestop.common import Target, as_delta, as_target, least_n, order_statistic, quantile_rank
+from agreestop.common.levels import in_words
 from tests.decide.strategies import Sample, calibrate_quietly
 
 PAPER = (20, 40, 60, 80)

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.common import as_array
-from agreestop.common.levels import coverage_draws
+from agreestop.common import as_array, coverage_draws
 from agreestop.decide.confidence import MODEL_AVERAGE
 from tests.decide.strategies import (
     LEARNED,

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.common import Floats, Integers, KeptInFiles
-from agreestop.common.levels import Rounding, Target
+from agreestop.common import Floats, Integers, KeptInFiles, Rounding, Target
 from agreestop.decide.answer_kinds import Limits, StopsOnRisk, Tails
 from agreestop.decide.calibration import ThresholdRule
 from agreestop.decide.checkpoints import Evidence, Failures, Index, State, Verdict

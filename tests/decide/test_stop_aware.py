@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.common import Floats
-from agreestop.common.levels import order_statistic, quantile_rank
+from agreestop.common import Floats, order_statistic, quantile_rank
 from tests.decide.strategies import (
     ScoreTable,
     at_threshold,

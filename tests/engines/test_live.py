@@ -11,8 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag
-from agreestop.engines import Dense, Engine, FreshMembers, LiveSession, RunOptions, decide_early, score
-from agreestop.engines.live_batch import LiveBatch, Push, Steps
+from agreestop.engines import Dense, Engine, FreshMembers, LiveBatch, LiveSession, Push, RunOptions, Steps, decide_early, score
 from agreestop.networks import ModuleMembers, Posterior, SpikingNetwork
 from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, modules, network, some_inputs
 

@@ -13,9 +13,8 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
 from agreestop.decide.checkpoints import in_rounds
-from agreestop.engines import Engine, LiveSession, RunOptions, decide_early, score
+from agreestop.engines import Engine, LiveBatch, LiveInput, LiveSession, Push, RunOptions, Steps, decide_early, score
 from agreestop.engines.inputs import check_events
-from agreestop.engines.live_batch import LiveBatch, LiveInput, Push, Steps
 from tests.decide.strategies import parts_of_state, uniforms_of
 from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, network, some_inputs
 

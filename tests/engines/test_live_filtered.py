@@ -12,11 +12,8 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
-from agreestop.engines.early_stopping import score
-from agreestop.engines.event_driven.engine import EventDriven
-from agreestop.engines.live import LiveSession
-from agreestop.networks.architectures import Architecture, Convolutional, FullyConnected, SpikingNetwork
-from agreestop.networks.neurons import Neuron
+from agreestop.engines import EventDriven, LiveSession, score
+from agreestop.networks import Architecture, Convolutional, FullyConnected, Neuron, SpikingNetwork
 from tests.engines.test_early_stopping import CLASSES, some_inputs
 
 NETWORKS: dict[str, Architecture] = {

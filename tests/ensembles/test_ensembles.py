@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 from torch import Tensor, nn
 
 import agreestop as ag
-from agreestop.ensembles.files import save_members, write_file
+from agreestop.ensembles import save_members
+from agreestop.ensembles.files import write_file
 from agreestop.networks.digests import network_settings
 from tests.ensembles.test_images import pictures
 from tests.ensembles.test_training import toy

@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch", reason="networks need PyTorch")
 import agreestop as ag
 from agreestop.ensembles.images import ImageTraining, augmented, reestimate_batchnorm
 from agreestop.ensembles.training import TrainableMembers, train
-from agreestop.networks import Posterior, ResNet18, SpikingNetwork
+from agreestop.networks import SRM, Posterior, ResNet18, SpikingNetwork
 from agreestop.networks.architectures import QUICK
 from agreestop.networks.layers import MemberBatchNorm2d, SpikingLayer
-from agreestop.networks.neurons import SRM, steady_rates
+from agreestop.networks.neurons import steady_rates
 
 CONFIG = ResNet18((3, 8, 8), 3, 1, width=3, timed=4)
 SETTINGS = ImageTraining(rate_epochs=2, epochs=2, batch_size=16, horizons=(1, 2))

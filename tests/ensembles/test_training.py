@@ -19,9 +19,8 @@ import agreestop as ag
 from agreestop.engines import Dense
 from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.protocol import PICOJOULE_ACCUMULATE, running_energy
-from agreestop.ensembles import Epoch, training
+from agreestop.ensembles import Epoch, save_members, training
 from agreestop.ensembles import load as load_ensemble
-from agreestop.ensembles.files import save_members
 from agreestop.ensembles.streams import StreamTraining, in_loops
 from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events import Events

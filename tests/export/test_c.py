@@ -22,7 +22,7 @@ from agreestop.cli import main
 from agreestop.cli.export import _nearest
 from agreestop.common import Booleans, Integers, atomic_writer
 from agreestop.engines.event_driven.layout import load_kernels
-from agreestop.ensembles.files import save_members
+from agreestop.ensembles import save_members
 from agreestop.export.c_files import _inputs_file
 from agreestop.export.members import OWN_MODULES
 from agreestop.networks import Architecture, Convolutional, FullyConnected, Neuron, SpikingNetwork

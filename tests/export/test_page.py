@@ -18,7 +18,7 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
 from agreestop.common import Booleans, InputError, Integers
-from agreestop.ensembles.files import save_members
+from agreestop.ensembles import save_members
 from agreestop.export import to_page
 from agreestop.networks import Convolutional, FullyConnected, Neuron, SpikingNetwork
 from tests.cli.test_cli import call

@@ -20,9 +20,8 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 import agreestop as ag
 from agreestop.cli import main
 from agreestop.common import Booleans
-from agreestop.ensembles.files import save_members
-from agreestop.networks.architectures import FullyConnected, SpikingNetwork
-from agreestop.networks.neurons import Neuron
+from agreestop.ensembles import save_members
+from agreestop.networks import FullyConnected, Neuron, SpikingNetwork
 from tests.export.test_c import EXACT, SANITIZED
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc") or sys.platform != "linux", reason="gcc is not installed")

@@ -25,8 +25,8 @@ from agreestop.cluster.sources import ParquetFile
 from agreestop.common import InputError, atomic_writer
 from agreestop.decide.scores import load_spikes
 from agreestop.engines import EarlyRun
-from agreestop.ensembles import Epoch
-from agreestop.ensembles.files import load_checkpoint, save_checkpoint, save_members, write_file
+from agreestop.ensembles import Epoch, save_members
+from agreestop.ensembles.files import load_checkpoint, save_checkpoint, write_file
 from agreestop.events import EventData, EventSplits
 from agreestop.events.datasets import cifar10
 from agreestop.events.datasets.braille import load_braille
@@ -36,7 +36,7 @@ from agreestop.events.datasets.moving_digits import _read_idx
 from agreestop.events.files import read_outline
 from agreestop.networks import Convolutional, FullyConnected, Posterior, SpikingNetwork
 from agreestop.networks.digests import digest_of, network_settings
-from agreestop.pipeline.config import load_config
+from agreestop.pipeline import load_config
 from agreestop.pipeline.products import EnsembleFiles, _is_current, _recorded, load_operations
 from tests.events.writers import write_aedat2, write_aedat3, write_n_mnist
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agreestop.common import InputError
-from agreestop.kernels.srm import SRMParameters, SRMState
+from agreestop.kernels import SRMParameters, SRMState
 from agreestop.networks import Surrogate
 from tests.decide.strategies import assert_one_sentence
 

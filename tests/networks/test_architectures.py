@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from agreestop.networks import Architecture, Convolutional, FullyConnected, Neuron, Posterior, ResNet18, SpikingNetwork
+from agreestop.networks import SRM, Architecture, Convolutional, FullyConnected, Neuron, Posterior, ResNet18, SpikingNetwork
 from agreestop.networks.architectures import BuiltIn, NetworkState
 from agreestop.networks.layers import MemberLinear, SpikingLayer
-from agreestop.networks.neurons import SRM
 from tests.networks.plain import generator, gradients, random_spikes, refused
 
 EAGER = Neuron(membrane_time=1.0, synapse_time=0.5, threshold=0.1)

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.kernels.srm import SLOPES, Constants, Norm, SRMParameters, SRMState, Surrogate
-from agreestop.networks import Convolutional, Neuron, SpikingNetwork
-from agreestop.networks.neurons import SRM, srm
+from agreestop.kernels import SLOPES, Constants, Norm, SRMParameters, SRMState, Surrogate
+from agreestop.networks import SRM, Convolutional, Neuron, SpikingNetwork, srm
 from tests.networks.plain import generator, plain_loop, random_spikes
 
 pytest.importorskip("numba", reason="numba, which compiles these operators, is not installed")

@@ -15,11 +15,10 @@ pytest.importorskip("numba", reason="the loops need numba")
 from torch import Tensor
 
 from agreestop.engines import Dense, EventDriven
+from agreestop.kernels import SLOPES, SRMParameters, SRMState, Surrogate
 from agreestop.kernels.cpu.sparse_product import sparse_product
-from agreestop.kernels.srm import SLOPES, SRMParameters, SRMState, Surrogate
-from agreestop.networks import Convolutional, FullyConnected, Neuron, SpikingNetwork
+from agreestop.networks import Convolutional, FullyConnected, Neuron, SpikingNetwork, srm
 from agreestop.networks.layers import SpikingLayer
-from agreestop.networks.neurons import srm
 from tests.engines.test_event_driven import exactly
 from tests.networks.plain import generator, gradients
 

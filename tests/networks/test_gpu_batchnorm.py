@@ -10,8 +10,8 @@ import torch
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
+from agreestop.kernels import Norm
 from agreestop.kernels.gpu import batchnorm as gpu_batchnorm
-from agreestop.kernels.srm import Norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

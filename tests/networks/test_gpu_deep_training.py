@@ -13,8 +13,7 @@ if find_spec("triton") is None:
 
 from agreestop.kernels.gpu import batchnorm as gpu_batchnorm
 from agreestop.kernels.gpu import deep_training as gpu_deep_training
-from agreestop.networks import Convolutional, Neuron, ResNet18, SpikingNetwork
-from agreestop.networks.neurons import SRM
+from agreestop.networks import SRM, Convolutional, Neuron, ResNet18, SpikingNetwork
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 QUICK = Neuron(2.0, 0.5, 2.0)

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from agreestop.kernels import SRMState
 from agreestop.kernels.mixed_product import EXACT, SHIFT, FixedPoint, fixed_point
-from agreestop.kernels.srm import SRMState
-from agreestop.networks import Neuron
-from agreestop.networks.neurons import SRM, srm
+from agreestop.networks import SRM, Neuron, srm
 from tests.networks.plain import generator
 
 if find_spec("triton") is None:

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 import agreestop.networks.neurons as srm_module
-from agreestop.kernels.srm import SLOPES, Chunk, SRMParameters, SRMState, Surrogate
-from agreestop.networks import FullyConnected, Neuron, SpikingNetwork, operations
-from agreestop.networks.neurons import SRM, srm
+from agreestop.kernels import SLOPES, Chunk, SRMParameters, SRMState, Surrogate
+from agreestop.networks import SRM, FullyConnected, Neuron, SpikingNetwork, operations, srm
 from tests.networks.plain import generator, gradients, plain_loop, refused
 
 if find_spec("triton") is None:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from agreestop.kernels.cpu import numba_runtime
-from agreestop.networks import Neuron
-from agreestop.networks.neurons import SRM, srm
+from agreestop.networks import SRM, Neuron, srm
 from tests.networks.plain import generator
 
 numba = pytest.importorskip("numba")

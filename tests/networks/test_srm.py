@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.kernels.srm import SLOPES, SRMParameters, SRMState, Surrogate
-from agreestop.networks import Neuron
-from agreestop.networks.neurons import SRM, srm
+from agreestop.kernels import SLOPES, SRMParameters, SRMState, Surrogate
+from agreestop.networks import SRM, Neuron, srm
 from tests.networks.plain import convolution, generator, gradients, plain_loop, random_spikes, refused
 
 TIMES = [(8.0, 2.0), (2.0, 8.0), (5.0, 5.0)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agreestop.kernels.srm import SLOPES, Surrogate
+from agreestop.kernels import SLOPES, Surrogate
 from tests.networks.plain import gradients, refused
 
 every_slope = pytest.mark.parametrize("name", SLOPES)

@@ -7,17 +7,8 @@ from pathlib import Path
 import pytest
 
 import agreestop as ag
-from agreestop.pipeline.config import (
-    LARGEST_CONSTANT,
-    SURROGATES,
-    DataSettings,
-    DecideSettings,
-    EnsembleSettings,
-    NetworkSettings,
-    RunConfig,
-    load_config,
-    unused_keys,
-)
+from agreestop.pipeline import DataSettings, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig, load_config
+from agreestop.pipeline.config import LARGEST_CONSTANT, SURROGATES, unused_keys
 
 WHOLE = """
 name = "small"
@@ -137,7 +128,7 @@ def test_a_missing_file_gives_a_sentence(tmp_path: Path) -> None:
 
 def test_a_configuration_knows_the_surrogates_and_limits_of_the_networks() -> None:
     pytest.importorskip("torch", reason="networks need PyTorch")
-    from agreestop.kernels.srm import SLOPES
+    from agreestop.kernels import SLOPES
     from agreestop.networks.neurons import LARGEST
 
     assert set(SURROGATES) == set(SLOPES) and LARGEST_CONSTANT == LARGEST

@@ -16,11 +16,10 @@ pytest.importorskip("torch", reason="ensembles need PyTorch")
 import agreestop as ag
 from agreestop.common import no_progress
 from agreestop.events import EventData, Events, EventSplits
+from agreestop.pipeline import DataSettings, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig, run
 from agreestop.pipeline import data as pipeline_data
-from agreestop.pipeline import run
-from agreestop.pipeline.config import DataSettings, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig
 from agreestop.pipeline.data import data_key, load_data
-from agreestop.report.contents import Report
+from agreestop.report import Report
 from tests.decide.strategies import measure_quickly
 
 CLASSES = ("left", "right", "up")

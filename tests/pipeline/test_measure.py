@@ -6,8 +6,8 @@ import pytest
 import agreestop as ag
 from agreestop.common import no_progress
 from agreestop.pipeline import measure
+from agreestop.report import MeasurementSettings
 from agreestop.report.contents import GATED
-from agreestop.report.records import MeasurementSettings
 from tests.decide.strategies import simulate_spikes
 
 

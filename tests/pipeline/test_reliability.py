@@ -19,8 +19,7 @@ pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
 from agreestop.common import folder_lock, no_progress
-from agreestop.pipeline import products, run
-from agreestop.pipeline.config import RunConfig, load_config
+from agreestop.pipeline import RunConfig, load_config, products, run
 from tests.decide.strategies import measure_quickly
 from tests.pipeline.test_data import sensor
 

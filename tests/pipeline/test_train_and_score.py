@@ -22,8 +22,7 @@ from agreestop.ensembles import Ensemble
 from agreestop.events import EventData, EventSplits
 from agreestop.networks import Neuron
 from agreestop.networks.architectures import QUICK
-from agreestop.pipeline import products
-from agreestop.pipeline.config import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig
+from agreestop.pipeline import DecideSettings, EnsembleSettings, NetworkSettings, RunConfig, products
 from agreestop.pipeline.data import check_classes
 from agreestop.pipeline.products import EnsembleFiles, build_network, load_operations, scores_are_current, train_ensemble
 

@@ -25,10 +25,20 @@ import agreestop as ag
 from agreestop.common import no_progress
 from agreestop.engines.early_stopping import TimeSaved
 from agreestop.pipeline.measure import measure_rules
-from agreestop.report.contents import Report, Section, describe_ensemble, in_words, versions
+from agreestop.report import (
+    InputPictures,
+    MeasurementSettings,
+    Record,
+    Report,
+    Section,
+    describe_ensemble,
+    in_words,
+    interval,
+    promise_of,
+    summarise,
+    versions,
+)
 from agreestop.report.page import PAPER, give_or_take, percent, render_page, summary_in_words, write_report_folder
-from agreestop.report.pictures import InputPictures
-from agreestop.report.records import MeasurementSettings, Record, interval, promise_of, summarise
 from tests.decide.strategies import simulate_spikes, tune_quickly
 
 STEPS, MEMBERS = 10, 2

@@ -15,9 +15,10 @@ pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 from matplotlib.image import imread
 
 from agreestop.events import Events
+from agreestop.report import InputPictures
 from agreestop.report.figures import style_of
 from agreestop.report.page import FIRST, SECOND, input_picture
-from agreestop.report.pictures import POLARITIES, InputPictures
+from agreestop.report.pictures import POLARITIES
 
 RNG = np.random.default_rng(0)
 

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 import agreestop as ag
 from agreestop.cli.app import app
-from agreestop.common.estimates import Estimate
+from agreestop.common import Estimate
 from agreestop.pipeline import scores_report
+from agreestop.report import GroupCoverage, Report
 from agreestop.report.advice import advise, rule_in_code
-from agreestop.report.contents import GroupCoverage, Report
 from tests.decide.strategies import measure_quickly
 
 SCORES = ag.simulate_scores(240, steps=8, K=2, C=4, signal=5.0, pace=2.0)

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("matplotlib", reason="the figure needs matplotlib")
 
 import agreestop as ag
+from agreestop.report import MeasurementSettings
 from agreestop.report.figures import work_panel
-from agreestop.report.records import MeasurementSettings
 from agreestop.report.work import ALL, HALF, ONE, fixed_schedules, measure_work
 
 MEASURED = MeasurementSettings(targets=(0.8,), sizes=(3,), checkpoints=(5, 10), max_set_size=2, n_calibration=20, realisations=4)

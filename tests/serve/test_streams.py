@@ -15,7 +15,7 @@ for _name in ("torch", "numba", "starlette", "uvicorn", "websockets"):
     pytest.importorskip(_name, reason=f"the server needs {_name}: install agreestop[serve]")
 
 import agreestop as ag
-from agreestop.engines.live_batch import Push, Reading
+from agreestop.engines import Push, Reading
 from agreestop.serve import AsyncClient, Client, Limits, Server
 from agreestop.serve.protocol import LARGEST, step_after, write
 from agreestop.serve.streams import Streams

@@ -15,7 +15,7 @@ for _name in ("torch", "numba", "starlette", "uvicorn", "websockets"):
     pytest.importorskip(_name, reason=f"the server needs {_name}: install agreestop[serve]")
 
 import agreestop as ag
-from agreestop.engines.live_batch import LiveBatch, Push, Steps
+from agreestop.engines import LiveBatch, Push, Steps
 from agreestop.serve import Client, Limits, Server
 from agreestop.serve.watch import Watch
 

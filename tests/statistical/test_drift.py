@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 import agreestop as ag
-from agreestop.common.levels import largest_miss_rate
+from agreestop.common import largest_miss_rate
 from tests.decide.strategies import JUMP, SHARES, TILTS, betting, boldest_of
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.common.levels import order_statistic
+from agreestop.common import order_statistic
 from tests.decide.strategies import Ended, Trials, reading_of, value_of_each
 from tests.statistical.test_validity import (
     FALSE_ALARM,

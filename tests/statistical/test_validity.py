@@ -41,7 +41,7 @@ import pytest
 from numpy.typing import NDArray
 
 import agreestop as ag
-from agreestop.common.levels import quantile_rank
+from agreestop.common import quantile_rank
 from agreestop.decide.confidence import Pooling
 from tests.decide.strategies import Shaped, Trials, calibrate_quietly, merge_exchangeable, value_of_each
 

@@ -5,6 +5,8 @@ It parses and prints; the work is done by the other packages.
 
 import sys
 
+__all__ = ["main"]
+
 
 def main() -> None:
     """Run `agreestop`. Ctrl-C ends it without a traceback, also while the packages are loading."""

@@ -1,5 +1,5 @@
-"""What every package needs: input errors, array checks, atomic files, locks, `.npz` files,
-hashes, progress, processes, cores.
+"""What every package needs: input errors, array checks, ranks and levels, estimates, atomic files,
+locks, `.npz` files, hashes, progress, processes, cores.
 """
 
 from .arrays import (
@@ -41,6 +41,7 @@ from .arrays import (
 )
 from .axes import check_series, time_last, warn_of_time_last
 from .errors import CalibrationWarning, InputError, needs
+from .estimates import Estimate
 from .files import (
     atomic_writer,
     check_writable,
@@ -51,6 +52,17 @@ from .files import (
     read_file,
 )
 from .kept import KeptInFiles
+from .levels import (
+    Rounding,
+    Target,
+    as_delta,
+    as_target,
+    coverage_draws,
+    largest_miss_rate,
+    least_n,
+    order_statistic,
+    quantile_rank,
+)
 from .npz import (
     Arrays,
     check_unchanged,
@@ -70,17 +82,21 @@ __all__ = [
     "Arrays",
     "Booleans",
     "CalibrationWarning",
+    "Estimate",
     "Floats",
     "InputError",
     "Integers",
     "KeptInFiles",
     "ProgressCallback",
+    "Rounding",
     "Schedule",
     "Stages",
+    "Target",
     "Words",
     "as_array",
     "as_checkpoints",
     "as_count",
+    "as_delta",
     "as_floats",
     "as_ids",
     "as_labels",
@@ -91,6 +107,7 @@ __all__ = [
     "as_seed",
     "as_shape",
     "as_size",
+    "as_target",
     "as_texts",
     "as_time",
     "as_times",
@@ -104,6 +121,7 @@ __all__ = [
     "check_writable",
     "columns_of",
     "cores",
+    "coverage_draws",
     "digest_of",
     "file_lock",
     "find_groups",
@@ -112,6 +130,8 @@ __all__ = [
     "is_integer",
     "is_number",
     "is_text",
+    "largest_miss_rate",
+    "least_n",
     "make_folder",
     "members_at",
     "mix",
@@ -119,6 +139,8 @@ __all__ = [
     "needs",
     "no_progress",
     "open_file",
+    "order_statistic",
+    "quantile_rank",
     "read_file",
     "read_list",
     "read_npz",

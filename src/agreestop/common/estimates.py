@@ -25,7 +25,8 @@ from typing import Self
 
 import numpy as np
 
-from agreestop.common import Floats, InputError, Integers
+from .arrays import Floats, Integers
+from .errors import InputError
 
 PRECISION = 1e-6  # bounds are found to this share of [a, b]
 TOGETHER = 1 << 10  # values times means tried at once: few values are faster with many means

@@ -30,9 +30,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Floats, InputError
-from agreestop.common.arrays import Booleans
-from agreestop.common.errors import quoted
+from .arrays import Booleans, Floats
+from .errors import InputError, quoted
 
 Target = float | str | Fraction | Decimal
 

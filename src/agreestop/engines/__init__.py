@@ -15,6 +15,7 @@ from agreestop.common.errors import needs
 
 from .early_stopping import EarlyRun, RunOptions, decide_early, run_to_end, score
 from .live import LiveSession
+from .live_batch import LiveBatch, LiveInput, Push, Reading, Steps
 from .protocol import ENGINES, Engine, Live, Pass
 from .watching import Heard, WatchSession
 
@@ -39,7 +40,7 @@ __all__ = [
     "Pass",
     "RunOptions",
 ]
-__all__ += ["Heard", "WatchSession"]
+__all__ += ["Heard", "LiveBatch", "LiveInput", "Push", "Reading", "Steps", "WatchSession"]
 __all__ += ["choose_engine", "decide_early", "lightest_engine", "run_to_end", "score"]
 
 _LAZY = {

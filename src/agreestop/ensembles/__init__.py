@@ -7,6 +7,7 @@ from agreestop.common.errors import needs
 
 with needs("agreestop.ensembles"):
     from .ensemble import DeepEnsemble, Ensemble, VariationalEnsemble, load
-    from .files import Epoch
+    from .files import Epoch, save_members
 
 __all__ = ["DeepEnsemble", "Ensemble", "Epoch", "VariationalEnsemble", "load"]
+__all__ += ["save_members"]

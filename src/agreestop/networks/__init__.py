@@ -5,12 +5,13 @@ members that are modules of the user.
 from agreestop.common.errors import needs
 
 with needs("agreestop.networks"):
-    from agreestop.kernels.srm import Surrogate
+    from agreestop.kernels import Surrogate
 
     from .architectures import Architecture, Convolutional, FullyConnected, ResNet18, SpikingNetwork
     from .modules import ModuleMembers
-    from .neurons import Neuron
+    from .neurons import SRM, Neuron, srm
     from .posteriors import ModulePosterior, Posterior
 
-__all__ = ["Architecture", "Convolutional", "FullyConnected", "ModuleMembers", "ModulePosterior"]
-__all__ += ["Neuron", "Posterior", "ResNet18", "SpikingNetwork", "Surrogate"]
+__all__ = ["SRM", "Architecture", "Convolutional", "FullyConnected", "ModuleMembers"]
+__all__ += ["ModulePosterior", "Neuron", "Posterior", "ResNet18", "SpikingNetwork"]
+__all__ += ["Surrogate", "srm"]
