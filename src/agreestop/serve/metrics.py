@@ -186,9 +186,8 @@ def _histogram(times: list[float], last: float | None) -> list[int]:
 
 def _windows(hits: list[bool]) -> list[list[float]]:
     """Coverage [share, low, high] in windows of the last labels, each a few labels later."""
-    ends = range(len(hits), min(WINDOW, len(hits)) - 1, -max(1, len(hits) // POINTS))
     found = []
-    for end in ends if hits else ():
+    for end in range(len(hits), 0, -max(1, len(hits) // POINTS)):
         part = hits[max(0, end - WINDOW) : end]
         share = Estimate.of_share(sum(part), len(part), 0.95)
         found.append([float(share), share.low, share.high])
