@@ -130,3 +130,51 @@ def test_adapted_networks_watch_too() -> None:
     for frame in spotted[0]:
         session.push(frame=frame)
     assert session.score == pytest.approx(heard.scores[0][-1], abs=1e-6)
+
+
+def nir_networks(engine: str) -> Any:
+    pytest.importorskip("nir", reason="agreestop[nir] is not installed")
+    from tests.adapters import nir_reference as graphs
+    from tests.adapters.test_nir import linear
+
+    rng = np.random.default_rng(0)
+    members = [
+        graphs.chain(linear(rng, 6, 12), graphs.neurons("CubaLIF", (12,), rng), linear(rng, 12, 3), graphs.neurons("LIF", (3,), rng))
+        for _ in range(2)
+    ]
+    return ag.adapters.from_nir(members, dt=1e-3, engine=engine)
+
+
+def snntorch_networks() -> Any:
+    from tests.adapters.test_spiking_libraries import snn_hidden
+
+    torch.manual_seed(0)
+    return ag.adapters.from_snntorch([snn_hidden().eval() for _ in range(2)])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda: nir_networks("event-driven"), lambda: nir_networks("dense"), snntorch_networks],
+    ids=["event-driven", "dense", "snntorch"],
+)
+def test_networks_of_other_libraries_watch_as_their_recordings_say(build: Any) -> None:
+    """Untrained networks of six inputs: alarms, scores and answers of a stream are those of the whole recording."""
+    engine, rng = build(), np.random.default_rng(0)
+    first, second = ([one[:, :6] for one in recordings(rng, 40)[0]] for _ in range(2))
+    heard, other = (engine.listen(one, window=WINDOW, event=0) for one in (first, second))
+    spotter = ag.Spotter(0.6, rest=STEPS).calibrate(heard.scores)
+    labels = rng.integers(3, size=len(second))
+    rule = ag.AgreeStop(0.6, range(1, STEPS + 1), 1).calibrate(other.after(np.full(len(second), 60), labels, steps=STEPS))
+    x = np.concatenate([one[:, :6] for one in recordings(rng, 6)[0]])
+    whole = engine.listen([x], window=WINDOW, event=0)
+    session, found, sizes = engine.watch(spotter, rule, window=WINDOW, event=0), [], set()
+    for frame in x:
+        found.append(session.push(frame=frame))
+        sizes.add(sum(one.nbytes for one in vars(session).values() if isinstance(one, np.ndarray)))
+    alarms = spotter.alarms(whole.scores[0])
+    assert [one.index for one in found if isinstance(one, ag.Detection)] == alarms.tolist() and len(alarms) > 1 == len(sizes)
+    assert session.score == pytest.approx(whole.scores[0][-1], abs=1e-6)
+    for alarm in alarms[alarms + STEPS < len(x)]:
+        expected = rule.decide(replace(whole.after([alarm], [0], steps=STEPS), labels=None, ids=None))[0]
+        decided = found[alarm + expected.time]
+        assert isinstance(decided, ag.Decision) and (decided.time, decided.classes) == (expected.time, expected.classes)
