@@ -8,6 +8,9 @@ at random, again and again: some set the spotter's threshold, some calibrate the
 
 from __future__ import annotations
 
+import re
+import subprocess
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from agreestop.decide.spotting import Recordings
 from agreestop.engines.watching import Heard
 
 from .results import describe_run, write_results
-from .spotting import Study, draw_study, measure_study
+from .spotting import Study, draw_study, measure_study, people_of
 
 WORD, DIGITS = 7, 10
 LEVELS = np.arange(50, 181, 20)  # of a band's log-energy, from 0 to 255
@@ -143,7 +146,8 @@ def train(spoken: Spoken, speakers: NDArray[Any], clips: int, epochs: int, membe
     """A spiking ensemble on single digits."""
     x, y = training_clips(spoken, speakers, clips, seed=0)
     network = ag.networks.FullyConnected(x.shape[2:], classes=DIGITS, hidden=(hidden,))
-    return ag.ensembles.DeepEnsemble(network, members=members, seed=0).fit(x, y, epochs, progress=False)
+    ensemble = ag.ensembles.DeepEnsemble(network, members=members, seed=0, engine="event-driven-int8")
+    return ensemble.fit(x, y, epochs, progress=False)
 
 
 def run_wake_word(spoken: Spoken, draws: int, output: Path, progress: ProgressCallback, small: bool = False) -> list[Path]:
@@ -158,6 +162,8 @@ def run_wake_word(spoken: Spoken, draws: int, output: Path, progress: ProgressCa
     heard = {name: ensemble.listen([one.inputs for one in part], window=WINDOW, event=WORD) for name, part in tapes.items()}
     study, cut = study_of(tapes, heard, np.repeat(trained, 6), np.repeat(others, 6))
     record = measure_study(study, draws, cut, progress)
+    progress("C", 1.0)
+    exported = measure_c(ensemble, study, tapes["new"], cut)
     content = {
         **describe_run(command=f"python -m benchmarks wake-word --data FOLDER --draws {draws}"),
         "data": "AudioMNIST, soerenab/AudioMNIST (MIT), Becker et al.",
@@ -166,6 +172,8 @@ def run_wake_word(spoken: Spoken, draws: int, output: Path, progress: ProgressCa
         "hours": sum(len(one.inputs) for one in tapes["new"]) * STEP_SECONDS / 3600,
         "within_seconds": WITHIN * STEP_SECONDS,
         **record,
+        "network": {"hidden": ensemble.network.config.hidden[0], "members": ensemble.members},
+        "c": exported,
     }
     write_results(output, content)
     return [output, *draw_study(study, record, output.parent, output.stem)]
@@ -191,3 +199,45 @@ def study_of(tapes: dict[str, list[Tape]], heard: dict[str, Heard], trained: NDA
         return some.after(alarms, labels, steps=STEPS), others[rows][used]
 
     return study, cut
+
+
+def measure_c(ensemble: ag.ensembles.DeepEnsemble, study: Study, tapes: list[Tape], cut: Any) -> dict[str, Any]:
+    """The spotter and the rule of the first draw in C: bytes, and whether it finds on all recordings of new people what Python finds."""
+    known, ruled, new = people_of(study, 0)
+    spotter = study.spotter.calibrate(study.recordings.rows(known), near=study.near)
+    scores, people = cut(ruled, *study.windows_after(spotter, ruled))
+    rule = study.rule.calibrate(scores, people=people)
+    streams = [tapes[row].inputs for row in new]
+    with tempfile.TemporaryDirectory() as folder:
+        made = ag.export.watch_to_c(spotter, rule, ensemble, folder, streams, window=WINDOW, event=WORD)
+        sizes = object_sizes(Path(folder), "-Os")
+        run(Path(folder), "make", "-s", "clean")
+        run(Path(folder), "make", "-s", "replay")
+        done = run(Path(folder), "./replay", "inputs.bin")
+        expected = (Path(folder) / "expected.csv").read_text()
+    step = re.search(r"steps, (\S+) us each", done.stderr)
+    assert step is not None
+    return {
+        "weights": made.weights,
+        **sizes,
+        "streams": len(streams),
+        "steps": sum(map(len, streams)),
+        "detections": expected.count("detection"),
+        "decisions": expected.count("decision"),
+        "equal": done.stdout == expected,
+        "nearest": made.nearest,
+        "microseconds_a_step": float(step[1]),
+    }
+
+
+def object_sizes(folder: Path, *options: str) -> dict[str, int]:
+    """Bytes of the parts that a device needs, compiled for this computer: code with all numbers, of which the numbers, and memory."""
+    run(folder, "make", "-s", "objects", f"CFLAGS={' '.join(options)}")
+    names = sorted(path.name for path in folder.glob("*.o"))
+    rows = [list(map(int, line.split()[:3])) for line in run(folder, "size", *names).stdout.splitlines()[1:]]
+    text, data, bss = np.sum(rows, axis=0).tolist()
+    return {"flash": text + data, "flash_of_model": rows[names.index("model.o")][0] + rows[names.index("model.o")][1], "ram": data + bss}
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True)

@@ -519,16 +519,23 @@ def study_table(name: str) -> str:
 
 
 def watch_table() -> str:
-    """Time and memory of a step over a long stream, by tenths of it."""
+    """Time and memory of a step over a long stream, in its first and in its last tenth."""
     record = json.loads((RESULTS / "watch.json").read_text())
-    first, last = record["parts"][0], record["parts"][-1]
-    times = f"{first['microseconds_a_step']:.0f} µs in the first tenth and {last['microseconds_a_step']:.0f} µs in the last"
-    grown = last["peak_resident_kib"] - first["peak_resident_kib"]
-    found = f"{record['detections']:,} detections and {record['decisions']:,} decisions"
-    return (
-        f"Measured over {record['steps']:,} steps of {record['members']} members of {record['hidden']} neurons: a step took {times} "
-        f"of processor time, with {found} in all. After the first tenth the memory of the process grew by {grown:,} KiB, and in the "
-        f"last tenth Python held {last['blocks_more']:+,} memory blocks more."
+    lines = ["| what | steps | a step in the first tenth | in the last tenth | memory grown | detections |", "|---|---|---|---|---|---|"]
+    for name, one in record["watched"].items():
+        first, last = one["parts"][0], one["parts"][-1]
+        grown = last["peak_resident_kib"] - first["peak_resident_kib"]
+        times = f"{first['microseconds_a_step']:.0f} µs | {last['microseconds_a_step']:.0f} µs"
+        lines.append(f"| {name} | {one['steps']:,} | {times} | {grown:,} KiB | {one['detections']:,} |")
+    equal = ", which found the same at every step" if record["watched"]["C"]["equal"] else ""
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"*{record['members']} members of {record['hidden']} neurons with int8 weights, their C code{equal}, graphs of NIR, and a "
+            "torch module. Processor time of a call from Python; memory of the process, grown after the first tenth "
+            "(`python -m benchmarks watch`).*",
+        ]
     )
 
 

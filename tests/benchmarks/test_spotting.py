@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from agreestop.common import no_progress
 from benchmarks.spotting import METHODS, SPOTTER
 from benchmarks.transitions import STRIDE, WINDOWS, Worn, features, recordings_of, run_transitions
 from benchmarks.wake_word import LEVELS, WORD, Spoken, crossings, run_wake_word, tape
+from benchmarks.watch import run_watch
 
 DATA = os.environ.get("AGREESTOP_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="AGREESTOP_DATA names no folder with audiomnist.npz and hapt.npz")
@@ -35,14 +37,25 @@ def check(record: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_a_word_is_spotted_and_the_digit_after_it_named(tmp_path: Path) -> None:
     written = run_wake_word(Spoken.simulated(27, 3), 3, tmp_path / "wake-word.json", no_progress, small=True)
-    check(json.loads(written[0].read_text()))
+    record = json.loads(written[0].read_text())
+    check(record)
     assert all(path.exists() for path in written) and len(written) == 3
+    assert record["c"]["equal"] and record["c"]["detections"] > 10 and record["c"]["flash_of_model"] < record["c"]["flash"]
 
 
 @pytest.mark.slow
 def test_transitions_are_spotted_and_the_posture_after_them_named(tmp_path: Path) -> None:
     written = run_transitions(Worn.simulated(24), 3, tmp_path / "transitions.json", no_progress, trees=5)
     check(json.loads(written[0].read_text()))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler is installed")
+def test_the_c_code_of_the_long_stream_finds_what_python_finds(tmp_path: Path) -> None:
+    pytest.importorskip("nir", reason="agreestop[nir] is not installed")
+    watched = run_watch(2000, tmp_path / "watch.json")["watched"]
+    assert set(watched) == {"ensemble", "C", "NIR", "torch module"} and watched["C"]["equal"]
+    assert all(len(one["parts"]) == 10 for one in watched.values()) and watched["C"]["detections"] > 0
 
 
 def test_a_tape_says_where_its_words_are() -> None:
