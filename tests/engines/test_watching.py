@@ -74,6 +74,28 @@ def test_a_stream_detects_and_decides_as_its_recording_does(parts: Any) -> None:
         assert (decided[1].time, decided[1].classes) == (expected.time, expected.classes)
 
 
+def test_the_rest_of_the_event_may_be_skipped(parts: Any) -> None:
+    """Decisions are those on the steps after the skipped ones, which never raise an alarm of their own."""
+    ensemble, spotter, _, _, _ = parts
+    streams, _, labels = recordings(np.random.default_rng(6), 120)
+    other, skip = ensemble.listen(streams, window=WINDOW, event=0), 5
+    first = [next(iter(spotter.alarms(one)), -1) for one in other.scores]
+    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(other.after(first, labels, steps=STEPS, skip=skip))
+    x = np.concatenate(recordings(np.random.default_rng(7), 4)[0])
+    session = ensemble.watch(spotter, rule, window=WINDOW, event=0, skip=skip)
+    found = [session.push(frame=frame) for frame in x]
+    heard = ensemble.listen([x], window=WINDOW, event=0)
+    alarms = spotter.alarms(heard.scores[0])
+    assert [one.index for one in found if isinstance(one, ag.Detection)] == alarms.tolist() and len(alarms) > 1
+    for alarm in alarms[alarms + skip + STEPS < len(x)]:
+        moved = heard.after([alarm + skip], [0], steps=STEPS)
+        expected = rule.decide(replace(moved, labels=None, ids=None))[0]
+        decided = found[alarm + skip + expected.time]
+        assert isinstance(decided, ag.Decision) and (decided.time, decided.classes) == (expected.time, expected.classes)
+    with pytest.raises(ag.InputError, match="rest of at least 31"):
+        ensemble.watch(spotter, rule, window=WINDOW, event=0, skip=6)
+
+
 def test_its_state_does_not_grow_and_a_stream_that_ends_early_says_so(parts: Any) -> None:
     ensemble, spotter, rule, _, spotted = parts
     session = ensemble.watch(spotter, rule, window=WINDOW, event=0)

@@ -26,8 +26,9 @@ from tests.export.test_c import EXACT, SANITIZED
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc") or sys.platform != "linux", reason="gcc is not installed")
 
-WINDOW, STEPS, REST, CLASSES, INPUTS = 7, 12, 15, 4, 40
+WINDOW, STEPS, SKIP, REST, CLASSES, INPUTS = 7, 12, 3, 15, 4, 40
 EVENT = (1, 3)
+HOW: dict[str, Any] = {"window": WINDOW, "event": EVENT, "skip": SKIP}
 FAST = ("-O2", *EXACT)
 
 
@@ -59,7 +60,7 @@ def calibrate(path: Path, weights: str = "", rule: Any = None) -> tuple[Any, Any
     first = [next(iter(spotter.alarms(one)), 20) for one in other.scores]
     chosen = rule or ag.AgreeStop(0.6, range(1, STEPS + 1), 2)
     labels = np.random.default_rng(0).integers(CLASSES, size=len(first))
-    return ensemble, spotter, chosen.calibrate(other.after(first, labels, steps=STEPS))
+    return ensemble, spotter, chosen.calibrate(other.after(first, labels, steps=STEPS, skip=SKIP))
 
 
 def compiled(folder: Path, sources: Sequence[str], options: Sequence[str], to: str) -> Path:
@@ -112,10 +113,10 @@ RULES = {
 @pytest.mark.parametrize(("weights", "label"), [("", "risk"), ("-int8", "few checkpoints"), ("-bfloat16", "sets")])
 def test_every_step_is_that_of_python(weights: str, label: str, members: Path, tmp_path: Path) -> None:
     ensemble, spotter, rule = calibrate(members, weights, RULES[label])
-    ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, window=WINDOW, event=EVENT)
+    ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW)
     watch, counts = Watch(tmp_path), {1: 0, 2: 0, 0: 0}
     for part in (np.concatenate(streams(12, 5)), streams(1, 6)[0]):
-        session = ensemble.watch(spotter, rule, window=WINDOW, event=EVENT)
+        session = ensemble.watch(spotter, rule, **HOW)
         watch.lib.ag_watch_init()
         for frame in part:
             events = np.flatnonzero(frame).tolist()
@@ -128,7 +129,7 @@ def test_every_step_is_that_of_python(weights: str, label: str, members: Path, t
 
 def test_a_wrong_event_changes_nothing(members: Path, tmp_path: Path) -> None:
     ensemble, spotter, rule = calibrate(members)
-    ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, window=WINDOW, event=EVENT)
+    ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW)
     watch, (stream,) = Watch(tmp_path), streams(1, 7)
     clean = [watch.push(np.flatnonzero(frame).tolist()) for frame in stream]  # the first push begins a stream
     watch.lib.ag_watch_init()
@@ -144,7 +145,7 @@ def test_recordings_are_checked_by_make(members: Path, tmp_path: Path) -> None:
     recordings = streams(8, 8)
     (alarm, *_) = spotter.alarms(ensemble.listen(recordings[:1], window=WINDOW, event=EVENT).scores[0])
     recordings.append(recordings[0][: alarm + 1])
-    made = ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, recordings, window=WINDOW, event=EVENT)
+    made = ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, recordings, **HOW)
     assert made.inputs == 9 and made.nearest is not None and made.nearest > 1e-9
     replay = compiled(tmp_path, (*WATCHED, "watch_replay.c"), FAST, "replay")
     done = subprocess.run([str(replay), "inputs.bin"], cwd=tmp_path, capture_output=True)
@@ -167,7 +168,7 @@ def test_sanitizers_object_to_nothing(members: Path, tmp_path: Path) -> None:
     for weights in ("", "-int8", "-bfloat16"):
         ensemble, spotter, rule = calibrate(members, weights)
         folder = tmp_path / f"c{weights}"
-        ag.export.watch_to_c(spotter, rule, ensemble, folder, streams(60, 9), window=WINDOW, event=EVENT)
+        ag.export.watch_to_c(spotter, rule, ensemble, folder, streams(60, 9), **HOW)
         replay = compiled(folder, (*WATCHED, "watch_replay.c"), SANITIZED, "replay")
         done = subprocess.run([str(replay), "inputs.bin"], cwd=folder, capture_output=True)
         assert done.returncode == 0, done.stderr
@@ -195,7 +196,7 @@ def test_the_headers_and_the_spotter_are_c_plus_plus_too(members: Path, tmp_path
     if not shutil.which("g++"):
         pytest.skip("g++ is not installed")
     ensemble, spotter, rule = calibrate(members)
-    ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, window=WINDOW, event=EVENT)
+    ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW)
     subprocess.run(["gcc", *FAST, "-c", *WATCHED], cwd=tmp_path, check=True)
     (tmp_path / "main.cpp").write_text(CPP)
     objects = [name.replace(".c", ".o") for name in WATCHED]
@@ -210,7 +211,7 @@ def test_sizes_are_those_of_the_compiled_objects(members: Path, tmp_path: Path) 
     if shutil.which("nm") is None:
         pytest.skip("nm is not installed")
     ensemble, spotter, rule = calibrate(members, "-int8")
-    made = ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, window=WINDOW, event=EVENT)
+    made = ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW)
     subprocess.run(["gcc", "-O0", "-fno-pie", *EXACT, "-c", *WATCHED], cwd=tmp_path, check=True)
     objects = [name.replace(".c", ".o") for name in WATCHED]
     lines = subprocess.run(["nm", "-S", *objects], cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -246,7 +247,6 @@ def test_a_spotter_alone_raises_the_alarms_of_python(rest: int, tmp_path: Path) 
 
 def test_what_cannot_be_exported_gets_a_sentence(members: Path, tmp_path: Path) -> None:
     ensemble, spotter, rule = calibrate(members)
-    how: Any = {"window": WINDOW, "event": EVENT}
     stream = streams(1, 0)[0]
     cases: dict[str, Any] = {
         r"recordings\[0\]": [stream[:, :5]],
@@ -255,10 +255,10 @@ def test_what_cannot_be_exported_gets_a_sentence(members: Path, tmp_path: Path) 
     }
     for words, recordings in cases.items():
         with pytest.raises(ag.InputError, match=words):
-            ag.export.watch_to_c(spotter, rule, ensemble, tmp_path / "no", recordings, **how)
+            ag.export.watch_to_c(spotter, rule, ensemble, tmp_path / "no", recordings, **HOW)
     short = replace(spotter, spotter=replace(spotter.spotter, rest=3))
     with pytest.raises(ag.InputError, match="rest"):
-        ag.export.watch_to_c(short, rule, ensemble, tmp_path / "no", **how)
+        ag.export.watch_to_c(short, rule, ensemble, tmp_path / "no", **HOW)
     with pytest.raises(ag.InputError, match="window"):
         ag.export.watch_to_c(spotter, rule, ensemble, tmp_path / "no", window=70_000, event=EVENT)
     long = replace(spotter, spotter=replace(spotter.spotter, rest=2**32))
@@ -270,7 +270,7 @@ def test_what_cannot_be_exported_gets_a_sentence(members: Path, tmp_path: Path) 
 def test_an_export_of_another_kind_leaves_no_file_of_the_last(members: Path, tmp_path: Path) -> None:
     ensemble, spotter, rule = calibrate(members)
     exports: list[Callable[[], ag.export.CExport]] = [
-        lambda: ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, window=WINDOW, event=EVENT),
+        lambda: ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW),
         lambda: ag.export.to_c(rule, ensemble, tmp_path),
         lambda: ag.export.spotter_to_c(spotter, tmp_path),
     ]
@@ -294,7 +294,7 @@ def test_the_command_line(members: Path, tmp_path: Path, monkeypatch: pytest.Mon
     export = ("export", tmp_path / "class.rule", "--members", members, "--to", "c", "-o", tmp_path / "c")
     watch = ("--spotter", tmp_path / "spotter.rule")
     inputs = ("--inputs", tmp_path / "inputs.npz")
-    assert run(monkeypatch, *export, *watch, "--window", WINDOW, "--event", "1,3", *inputs) == 0
+    assert run(monkeypatch, *export, *watch, "--window", WINDOW, "--event", "1,3", "--skip", SKIP, *inputs) == 0
     assert "4 streams" in " ".join(capsys.readouterr().out.split())
     replay = compiled(tmp_path / "c", (*WATCHED, "watch_replay.c"), FAST, "replay")
     done = subprocess.run([str(replay), "inputs.bin"], cwd=tmp_path / "c", capture_output=True)

@@ -72,6 +72,9 @@ def export(
             help="With --spotter: the class that it detects, by name or number; several by commas."
         ),
     ] = None,
+    skip: Annotated[
+        int, typer.Option(help="With --spotter: steps after a detection that the rule skips.")
+    ] = 0,
     engine: Engine = "auto",
     any_engine: AnyEngine = False,
     any_members: AnyMembers = False,
@@ -93,7 +96,7 @@ def export(
         raise InputError(
             "--members is missing: give the file of the ensemble; only a spotter alone needs none."
         )
-    watch = _Watch.of(to, spotter, window, event)
+    watch = _Watch.of(to, spotter, window, event, skip)
     from agreestop.ensembles import load as load_ensemble
     from agreestop.ensembles.files import OwnModules
     from agreestop.export.members import OWN_MODULES
@@ -127,10 +130,11 @@ class _Watch:
     spotter: CalibratedSpotter
     window: int
     event: list[int | str]
+    skip: int
 
     @classmethod
     def of(
-        cls, to: str, spotter: Path | None, window: int | None, event: str | None
+        cls, to: str, spotter: Path | None, window: int | None, event: str | None, skip: int
     ) -> "_Watch | None":
         """From the options; None where they name no spotter."""
         given = {"--spotter": spotter, "--window": window, "--event": event}
@@ -145,9 +149,8 @@ class _Watch:
         if to != "c":
             raise InputError("--spotter is for --to c: a page shows inputs with an end.")
         words = [one.strip() for one in event.split(",")]
-        return cls(
-            Spotter.load(spotter), window, [int(one) if one.isdigit() else one for one in words]
-        )
+        classes: list[int | str] = [int(one) if one.isdigit() else one for one in words]
+        return cls(Spotter.load(spotter), window, classes, skip)
 
 
 def _spotter_to_c(rules: Sequence[Path], members: Path | None, to: str, folder: Path) -> None:
@@ -192,6 +195,7 @@ def _to_c(
                 data,
                 window=watch.window,
                 event=watch.event,
+                skip=watch.skip,
                 **allowed,
             )
     show(f"Wrote {folder}: {', '.join(made.files)}.")

@@ -6,14 +6,16 @@ At step t, with the outputs z of the members and the last `window` steps,
     score_t    = log Σ_k p_k(event) - log Σ_k (1 - p_k(event))     p_k = softmax(evidence_t of k)
 
 is the log-odds of the event in the members' mean confidence. A score above the spotter's threshold
-is a detection at step t. It opens a window: the class rule counts from step t + 1 on and decides at
-its own checkpoints, while the spotter rests. The network never starts again, and neither time nor
+is a detection at step t. It opens a window: the class rule counts from step t + skip + 1 on and
+decides at its own checkpoints, while the spotter rests. An event is detected before it ends, so
+`skip` keeps the rest of it out of the counts. The network never starts again, and neither time nor
 memory of a step grows.
 
 The alarms are those of `spotter.alarms` on the scores of the stream, so its promise holds: the rest
-must be at least as long as the rule's last checkpoint. The rule keeps its own promise for the
-windows that it was calibrated for, those at alarms of *other* recordings than set the threshold,
-one alarm a recording (or with `people=`). The same recordings for both would break it.
+must be at least as long as `skip` and the rule's last checkpoint together. The rule keeps its own
+promise for the windows that it was calibrated for, those at alarms of *other* recordings than set
+the threshold, one alarm a recording (or with `people=`). The same recordings for both would break
+it.
 """
 
 import warnings
@@ -89,15 +91,16 @@ class Heard:
     digest: str
     names: tuple[str, ...] | None
 
-    def after(self, alarms: ArrayLike, labels: ArrayLike, *, steps: int) -> Scores:
+    def after(self, alarms: ArrayLike, labels: ArrayLike, *, steps: int, skip: int = 0) -> Scores:
         """Scores of the `steps` steps after an alarm in each recording, to calibrate a class rule.
 
         alarms (n,): the step of one alarm in each recording, -1 for none. labels (n,): the class
-        after it. Recordings without an alarm, or that end before the window, are left out. The ids
-        of the scores are those of the recordings: a spotter that was calibrated on the same ones
-        is refused by `watch`.
+        after it. skip: steps after the alarm that are left out. Recordings without an alarm, or
+        that end before the window, are left out too. The ids of the scores are those of the
+        recordings: a spotter that was calibrated on the same ones is refused by `watch`.
         """
-        at, truth, steps = as_array(alarms, "alarms"), as_array(labels, "labels"), int(steps)
+        at, truth = as_array(alarms, "alarms"), as_array(labels, "labels")
+        steps, skip = as_count(steps, "steps"), as_count(skip, "skip", least=0)
         if at.shape != (len(self.outputs),) or truth.shape != at.shape:
             raise InputError(
                 f"alarms has shape {at.shape} and labels {truth.shape} for {len(self.outputs)} "
@@ -106,11 +109,12 @@ class Heard:
         used = [
             row
             for row, alarm in enumerate(at.tolist())
-            if 0 <= alarm < len(self.outputs[row]) - steps
+            if 0 <= alarm < len(self.outputs[row]) - skip - steps
         ]
         if not used:
-            raise InputError(f"no recording has an alarm and {steps} steps after it.")
-        parts = np.stack([self.outputs[row][at[row] + 1 : at[row] + 1 + steps] for row in used])
+            raise InputError(f"no recording has an alarm and {skip + steps} steps after it.")
+        firsts = at + 1 + skip
+        parts = np.stack([self.outputs[row][firsts[row] : firsts[row] + steps] for row in used])
         evidence = np.cumsum(parts, axis=1, dtype=np.int64) if self.spikes else parts
         times = tuple(range(1, steps + 1))
         ids = np.array([self.ids[row] for row in used])
@@ -179,6 +183,7 @@ class WatchSession:
         event: Event,
         names: tuple[str, ...] | None = None,
         options: RunOptions = DEFAULTS,
+        skip: int = 0,
     ) -> None:
         if not isinstance(spotter, CalibratedSpotter):
             raise InputError(
@@ -191,11 +196,12 @@ class WatchSession:
                 "a rule whose checkpoints are times."
             )
         self._times = checkpoint_steps(calibrated, engine, None)
-        if self._times[-1] > spotter.spotter.rest:
+        self._skip = as_count(skip, "skip", least=0)
+        self._most = int(self._skip + self._times[-1])
+        if self._most > spotter.spotter.rest:
             raise InputError(
-                f"the rule may take {self._times[-1]} steps and the spotter rests for "
-                f"{spotter.spotter.rest}: calibrate a Spotter with a rest of at least "
-                f"{self._times[-1]}."
+                f"the rule may take {self._most} steps and the spotter rests for "
+                f"{spotter.spotter.rest}: calibrate a Spotter with a rest of at least {self._most}."
             )
         _check_recordings(spotter, calibrated)
         self._columns = event_columns(event, names or calibrated.class_names, engine.classes)
@@ -254,7 +260,10 @@ class WatchSession:
 
     def _judge(self, evidence: NDArray[Any], session: Session) -> Decision | None:
         assert self.detection is not None
-        if self._times[session.index] != self.time - 1 - self.detection.index:
+        counted_steps = self.time - 1 - self.detection.index - self._skip
+        if counted_steps == 0 and self._spikes:
+            self._opened[:] = evidence
+        if self._times[session.index] != counted_steps:
             return None
         counted = evidence - self._opened if self._spikes else evidence
         decision = session.push(log_softmax(counted.astype(np.float64)))
@@ -270,7 +279,7 @@ class WatchSession:
         return (
             f"the stream ended {self.time - 1 - self.detection.index} steps after the detection at "
             f"step {self.detection.index}, before the rule decided, which takes up to "
-            f"{self._times[-1]}: this detection has no decision."
+            f"{self._most}: this detection has no decision."
         )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from agreestop.adapters.engine import AdaptedEngine
-from agreestop.common import Booleans, InputError, as_array, as_count
+from agreestop.common import Booleans, InputError, as_array
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decision
 from agreestop.decide.spotting import CalibratedSpotter
@@ -81,41 +81,49 @@ def watch_to_c(
     *,
     window: int,
     event: Event,
+    skip: int = 0,
     any_engine: bool = False,
     any_members: bool = False,
 ) -> CExport:
-    """Write C99 sources of `ensemble.watch(spotter, rule, window=window, event=event)`.
+    """Write C99 sources of `ensemble.watch(spotter, rule, window=window, event=event, skip=skip)`.
 
     ensemble, any_engine and any_members are as for `to_c`. recordings: arrays (T_i, ...) of zeros
     and ones, for `make check`, which compares each detection and each decision with Python.
     """
     exported = export_parts(rule, ensemble, folder, any_engine, any_members)
     how: Any = {"window": window, "event": event}
-    allowed: Any = {"any_engine": any_engine, "any_members": any_members}
+    allowed: Any = {"any_engine": any_engine, "any_members": any_members, "skip": skip}
     ensemble.watch(spotter, rule, **how, **allowed)  # refuses what does not fit together
-    if as_count(window, "window") > LARGEST:
-        raise InputError(
-            f"window is {window}, and exported code counts to {LARGEST:,}: use a shorter one."
-        )
+    for name, count in (("window", window), ("skip", skip)):
+        if count > LARGEST:
+            raise InputError(
+                f"{name} is {count}, and exported code counts to {LARGEST:,}: use a shorter one."
+            )
     streams = None if recordings is None else _as_streams(recordings, exported.shape)
     classes = recordings.classes if isinstance(recordings, Events) else None
     names = exported.names(classes)
     columns = event_columns(event, ensemble.class_names or rule.class_names, rule.classes)
     contents = exported.contents((*WATCH, *SPOTTER), names)
-    contents["spotter_data.h"] = _spotter_text(spotter, window, columns, rule.classes).encode()
+    contents["spotter_data.h"] = _spotter_text(
+        spotter, window, skip, columns, rule.classes
+    ).encode()
     check = Check()
     if streams is not None:
         contents["inputs.bin"] = _streams_file(streams)
         found = [_watched(ensemble.watch(spotter, rule, **how, **allowed), one) for one in streams]
         contents["expected.csv"] = _found_csv(found, names)
         heard = ensemble.listen(streams, **how)
-        check = _check(spotter, rule, exported, heard)
+        check = _check(spotter, rule, exported, heard, skip)
     write_export(exported.folder, contents)
     return exported.made(contents, names, check, watch_ram_of(exported.sizes, window))
 
 
 def _spotter_text(
-    spotter: CalibratedSpotter, window: int = 0, columns: Sequence[int] = (), classes: int = 0
+    spotter: CalibratedSpotter,
+    window: int = 0,
+    skip: int = 0,
+    columns: Sequence[int] = (),
+    classes: int = 0,
 ) -> str:
     """spotter_data.h, with the promise in words on top."""
     if spotter.spotter.rest > LONGEST_REST:
@@ -126,7 +134,7 @@ def _spotter_text(
     values = {"AG_THRESHOLD": c_double(spotter.threshold), "AG_REST": f"{spotter.spotter.rest}u"}
     if window:
         event = ", ".join(str(int(one in columns)) for one in range(classes))
-        values |= {"AG_WINDOW": str(window), "AG_EVENT": f"{{{event}}}"}
+        values |= {"AG_WINDOW": str(window), "AG_SKIP": str(skip), "AG_EVENT": f"{{{event}}}"}
     promise = spotter.guarantee.replace("*/", "* /")
     return f"/* The spotter's promise: {promise} */\n" + defines("AG_SPOTTER_DATA_H", values)
 
@@ -189,7 +197,11 @@ def _found_csv(found: Sequence[Sequence[tuple[int, Any]]], names: Sequence[str])
 
 
 def _check(
-    spotter: CalibratedSpotter, rule: CalibratedRule, exported: ExportedParts, heard: Heard
+    spotter: CalibratedSpotter,
+    rule: CalibratedRule,
+    exported: ExportedParts,
+    heard: Heard,
+    skip: int,
 ) -> Check:
     """How near scores came to the spotter's threshold outside its rests, and risks of complete
     windows to the rule's.
@@ -206,9 +218,10 @@ def _check(
     windows = []
     for number in range(max(map(len, alarms))):
         at = np.array([own[number] if number < len(own) else -1 for own in alarms])
-        ends = np.array([len(scores) for scores in heard.scores]) - exported.steps
+        ends = np.array([len(scores) for scores in heard.scores]) - exported.steps - skip
         if ((at >= 0) & (at < ends)).any():
-            windows.append(heard.after(at, np.zeros(len(at), np.int64), steps=exported.steps))
+            nothing = np.zeros(len(at), np.int64)
+            windows.append(heard.after(at, nothing, steps=exported.steps, skip=skip))
     ruled = check_decisions(rule, exported.known, windows)[1] if windows else Check()
     nearest = min(distances[~tied].min(initial=np.inf), ruled.nearest or np.inf)
     rounded = int(np.count_nonzero(tied & (distances > 0)))

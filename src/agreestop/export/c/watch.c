@@ -2,7 +2,7 @@
  *
  *     recent     read-out spikes of the last AG_WINDOW steps
  *     score      log sum_k p_k(event) - log sum_k (1 - p_k(event)),  p_k = softmax(recent of k)
- *     counted    read-out spikes since the detection, which the rule judges
+ *     counted    read-out spikes from AG_SKIP steps after the detection on, which the rule judges
  *
  * The network never starts again. Its spikes are kept as bits in a ring of AG_WINDOW steps.
  */
@@ -21,7 +21,9 @@
 static struct {
     uint32_t ring[AG_WINDOW][(CELLS + 31) / 32];
     uint16_t recent[CELLS], counted[CELLS];
-    uint16_t place, time, look; /* in the ring; steps and looks since the detection */
+    uint16_t place;      /* in the ring */
+    uint16_t skip;       /* steps after the detection that are left to skip */
+    uint16_t time, look; /* steps that the rule has counted, and its looks */
     uint8_t begun, open;        /* whether there is a stream, and a detection without a decision */
     ag_spotter spotter;
     ag_detection detection;
@@ -80,6 +82,11 @@ static void run_members(void)
 
 static int judge(void)
 {
+    if (watch.skip) {
+        watch.skip--;
+        memset(watch.counted, 0, sizeof watch.counted);
+        return AG_MORE;
+    }
     watch.time++;
     if (ag_look_times[watch.look] != watch.time)
         return AG_MORE;
@@ -99,6 +106,7 @@ static int detect(double score)
     memset(watch.counted, 0, sizeof watch.counted);
     memset(&watch.answer, 0, sizeof watch.answer);
     watch.time = watch.look = 0;
+    watch.skip = AG_SKIP;
     watch.open = 1;
     ag_start_rule();
     return AG_DETECTED;

@@ -36,8 +36,8 @@ void ag_watch_init(void);
 
 /* Run one step, as ag_push of agreestop.h: `events` are the flat indices of the active inputs, n = 0 is a pause. Returns
  *
- *     AG_DETECTED   at this step the score is above the threshold: from the next step on, the rule counts
- *     AG_DECIDED    the rule stops here; its time counts from the detection
+ *     AG_DETECTED   at this step the score is above the threshold: from AG_SKIP steps later on, the rule counts
+ *     AG_DECIDED    the rule stops here; its time counts from where it began
  *     AG_MORE       neither
  *     AG_BAD_EVENT  an event is wrong; the step was not taken, and nothing has changed
  *
