@@ -1,4 +1,9 @@
-"""Watch, then decide: spot a word in a stream without an end, name the command after it, and bring both to C. Events are simulated."""
+"""
+Watch, then decide
+==================
+
+Spot a word in a stream without an end, name the command after it, and bring both to C. Events are simulated.
+"""
 
 import numpy as np
 
@@ -25,16 +30,21 @@ y = rng.integers(4, size=400)
 x = np.stack([record((rng.integers(15), word), steps=50) for word in y])
 network = ag.networks.FullyConnected((24,), classes=4, hidden=(32,))
 ensemble = ag.ensembles.DeepEnsemble(network, members=3, engine="event-driven-int8").fit(x, y, epochs=5, progress=False)
-
 heard = ensemble.listen(several(60)[0], window=15, event=0)
 spotter = ag.Spotter(false_alarms=0.1, rest=80).calibrate(heard.scores, [[(200, 230)]] * 60, near=20)
 recordings, commands = several(100)  # others than set the threshold
 heard = ensemble.listen(recordings, window=15, event=0)
 first = [next((step for step in spotter.alarms(scores) if step >= 200), -1) for scores in heard.scores]
 rule = ag.AgreeStop(0.9, range(10, 51), 1).calibrate(heard.after(first, commands, steps=50, skip=30))
-stream, _ = several(4)
-session = ensemble.watch(spotter, rule, window=15, event=0, skip=30)  # the rest of the wake word is not a command
+# %%
+# The word is detected before it ends, so the rule skips the rest of it and names what follows:
+stream = several(4)[0]
+session = ensemble.watch(spotter, rule, window=15, event=0, skip=30)
 for found in filter(None, (session.push(np.flatnonzero(frame)) for frame in np.concatenate(stream))):
     print(f"step {session.time}:", "computer" if isinstance(found, ag.Detection) else " or ".join(NAMES[one] for one in found.classes))
 made = ag.export.watch_to_c(spotter, rule, ensemble, "firmware", stream, window=15, event=0, skip=30)
 print(f"C with {made.weights} weights: {made.flash:,} bytes of flash, {made.ram:,} bytes of RAM. `make -C firmware check` compares it.")
+
+# %%
+# Wake words found against false alarms, over all thresholds:
+ag.plot.spotting(spotter, heard.scores, [[(200, 230)]] * 100)
