@@ -88,6 +88,7 @@ bench: $(VENV)/.test $(PEERS)/.peers  ## speed against other libraries, an hour;
 	$(BIN)/python -m benchmarks decide
 	$(PEERS)/bin/python -m benchmarks --device cpu $(if $(MNIST),--mnist $(MNIST))
 	$(PEERS)/bin/python -m benchmarks deep --device cpu
+	$(BIN)/python -m benchmarks live --python $(PEERS)/bin/python $(if $(PREVIOUS),--previous $(PREVIOUS))
 
 bench-check: $(VENV)/.test  ## fails where a key workload is slower than 0.8 of its stored speed, relative to a reference in the same run
 	$(BIN)/python -m benchmarks check

@@ -19,6 +19,7 @@ import numpy as np
 
 import agreestop as ag
 from agreestop.common import InputError, read_file
+from agreestop.engines.live_batch import LiveBatch, Push, Steps
 
 from .results import describe_run, write_results
 
@@ -66,12 +67,31 @@ def workloads() -> dict[str, Work]:
                 if session.push(step) is not None:
                     break
 
+    def network() -> None:
+        for _ in range(5):
+            alone = ensemble.engine.live()
+            for step in frames:
+                alone.push(step)
+
+    def batch() -> None:
+        together = LiveBatch(watched, ensemble.engine, 50, ensemble.options())
+        rows = [together.open(number) for number in range(50)]
+        for step in frames:
+            together.push([Push(row, Steps.of([step])) for row in rows if row.decision is None])
+
+    def opening() -> None:
+        for _ in range(50):
+            ensemble.live(watched)
+
     return {
         "calibrate": partial(rule.calibrate, examples),
         "decide": partial(calibrated.decide, more),
         "repeat_splits": partial(ag.repeat_splits, rule, more, n_calibration=200, repeats=5),
         "stream": stream,
+        "live network": network,
         "live push": live,
+        "live opening": opening,
+        "live batch": batch,
         "event-driven decide": partial(ensemble.decide, watched, x[110:]),
     }
 

@@ -318,6 +318,31 @@ def c(
     run_c(inputs, rounds, epochs, output)
 
 
+def live(
+    hidden: Annotated[
+        list[int] | None, typer.Option(help="Neurons of the hidden layer; give it several times.  [default: 256, 1000]")
+    ] = None,
+    inputs: Annotated[int, typer.Option(help="Inputs in each round.")] = 40,
+    rounds: Repeats = 15,
+    previous: Annotated[Path | None, typer.Option(help="A checkout of an older version, to time beside this one.")] = None,
+    python: Annotated[Path | None, typer.Option(help="An interpreter that has the other libraries, as .venv-peers/bin/python.")] = None,
+    output: File = Path("results/bench/live.json"),
+) -> None:
+    """Time live inputs: a step, opening, deciding and whole inputs, beside the bare network, an older version and the peers' own loops."""
+    from .live import LiveSettings, run_live
+
+    settings = LiveSettings(tuple(hidden or (256, 1000)), inputs, rounds, previous=previous, python=python)
+    records, title, missing = run_live(settings, output)
+    for part in _parts(records):
+        out.print(_table(part))
+    if missing:
+        say(missing)
+    from .drawing import draw_live
+
+    for path in [output, *draw_live(records, output.parent, title, output.stem)]:
+        show_written(path)
+
+
 def check(
     rounds: Repeats = 15,
     store: Annotated[bool, typer.Option("--store", help="Write the ratios that later runs are compared with.")] = False,
@@ -366,6 +391,7 @@ def tree(
 STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "decide": (decide, "The decision layer against crepes and numpy.sort."),
     "check": (check, "Whether key workloads are as fast as they were."),
+    "live": (live, "Live inputs: a step, opening, deciding, whole inputs."),
     "adapters": (adapters, "An adapter against the bare loop over modules."),
     "deep": (deep, "Deep networks against other libraries."),
     "events": (events, "Events against dense arrays: memory and time."),

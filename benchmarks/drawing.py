@@ -16,7 +16,15 @@ from .records import OURS, BenchRecord
 
 WORKLOADS = (("decide-full", "decide-early", "decide-joining"), ("stream-step",), ("train",))
 TITLES = ("Decisions of six members", "One live input, six members", "Training six members")
-UNITS = {"decisions/s": "decisions per second", "µs/step": "µs per step (less is faster)", "inputs/s": "inputs per second"}
+UNITS = {"decisions/s": "decisions per second", "µs/step": "µs per step (less is faster)", "inputs/s": "inputs per second"} | {
+    "µs/input": "µs per input (less is faster)",
+    "session-steps/s": "session-steps per second",
+}
+LIVE = (
+    (("network", "push"), "A step", {"network": "the network", "push": "with the rule"}),
+    (("steps", "input"), "An input", {"steps": "the network", "input": "with the rule,\nopened and decided"}),
+    (("batch",), "Many inputs side by side", {"batch": "a step of each\nin one call"}),
+)
 CURVES = (
     ("scaling-T", "steps T", "ms per batch"),
     ("scaling-K", "members K", "ms per batch"),
@@ -95,6 +103,17 @@ def draw_deep(records: Sequence[BenchRecord], folder: Path, title: str, name: st
         axes.set_xticks(range(len(groups)), [group.replace(", K", "\nK") for group in groups])
         axes.set_title(heading)
         axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2)
+    figure.suptitle(title, fontsize=13)
+    return save_figure(figure, folder, name)
+
+
+def draw_live(records: Sequence[BenchRecord], folder: Path, title: str, name: str) -> list[Path]:
+    """The figure of `python -m benchmarks live` as PNG and SVG: a step, an input, and many inputs side by side."""
+    figure = Figure(figsize=(14, 5.2), layout="constrained")
+    for axes, (works, heading, words) in zip(figure.subplots(1, 3, width_ratios=(1.4, 1.4, 1)), LIVE, strict=True):
+        bars = [record for record in records if record.work.removeprefix("live-") in works]
+        _bars(axes, [replace(record, inputs=f"{record.inputs}\n{words[record.work.removeprefix('live-')]}") for record in bars])
+        axes.set_title(heading)
     figure.suptitle(title, fontsize=13)
     return save_figure(figure, folder, name)
 

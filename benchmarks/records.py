@@ -14,7 +14,8 @@ from .results import write_results
 
 OURS = "agreestop"
 DECISIONS, STEP, TRAINED, SECONDS, MEMORY, BYTES = "decisions/s", "µs/step", "inputs/s", "s", "MiB", "GB/s"
-FASTER_IS_MORE = (DECISIONS, TRAINED, BYTES)
+RATE = "session-steps/s"
+FASTER_IS_MORE = (DECISIONS, TRAINED, BYTES, RATE)
 """Units in which a larger number is better."""
 
 

@@ -3,10 +3,10 @@ the rule stops.
 """
 
 from dataclasses import dataclass
-from typing import Self, final
+from typing import Any, Self, final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import InputError, Integers, Schedule
 from agreestop.decide.calibrated import CalibratedRule, Session
@@ -122,7 +122,7 @@ class LiveSession:
         session, live = self._session, self._live
         session.check_open()
         if live.push(events, frame):
-            self.judge_next()
+            self._judge(live.evidence, known=self._plan.filtered is not None)
             while session.decision is None and self._plan.times[live.index] == live.time:
                 self.judge_next()
         return session.decision
@@ -150,9 +150,12 @@ class LiveSession:
         """Judge the evidence so far at the next checkpoint of the rule, with the members
         that it asks for.
         """
-        session, live = self._session, self._live
-        index, evidence, prefilter = live.index, live.evidence, self._plan.prefilter
-        if prefilter is None or prefilter.may_stop_at(evidence, index):
-            session.index = index
-            session.judge(self._plan.calibrated.rule.read_outputs(evidence))
+        self._judge(self._live.evidence)
+
+    def _judge(self, evidence: NDArray[Any], known: bool = False) -> None:
+        """Judge evidence (K, C). known: the prefilter has seen it."""
+        session, live, plan = self._session, self._live, self._plan
+        if known or plan.prefilter is None or plan.prefilter.may_stop_at(evidence, live.index):
+            session.index = live.index
+            session.judge(plan.calibrated.rule.read_outputs(evidence))
         live.index += session.decision is None

@@ -5,7 +5,7 @@ input that serves all members, and the buffers that its loops fill.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from types import ModuleType
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ NO_VALUES = np.zeros(0, dtype=np.float32)
 MOST_LANES = 1 << 15
 
 
+@cache
 def load_kernels() -> ModuleType:
     """The compiled kernels; an InputError where numba is missing."""
     with needs("the event-driven engine", "numba", advice="use the dense engine"):

@@ -20,18 +20,13 @@ def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...
     """Buffers for one step of one live input: marks, values and slot of the input; spikes and
     lists of the layers.
     """
-    lists = Lists.of(
-        1, network.listed, network.members * int(network.layers[0]["lanes"]), network.window
-    )
+    lanes = network.members * int(network.layers[0]["lanes"])
+    lists = Lists.of(1, network.listed, lanes, network.window)
     # seven more, since the kernels test eight at once, as in Block
-    spikes = np.zeros(
-        (network.received + sum(network.spikes) + sum(network.pooled) + 7, 1), np.uint64
-    )
-    inputs = (
-        np.zeros(network.inputs, np.uint8),
-        np.zeros(network.inputs, np.float32),
-        np.zeros(1, np.int64),
-    )
+    words = network.received + sum(network.spikes) + sum(network.pooled) + 7
+    marks, values = np.zeros(network.inputs, np.uint8), np.zeros(network.inputs, np.float32)
+    spikes = np.zeros((words, 1), np.uint64)
+    inputs = marks, values, np.zeros(1, np.int64)
     return inputs, (spikes, lists.active, lists.starts, lists.events, lists.values, lists.currents)
 
 
