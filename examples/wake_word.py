@@ -42,9 +42,7 @@ stream = several(4)[0]
 session = ensemble.watch(spotter, rule, window=15, event=0, skip=30)
 for found in filter(None, (session.push(np.flatnonzero(frame)) for frame in np.concatenate(stream))):
     print(f"step {session.time}:", "computer" if isinstance(found, ag.Detection) else " or ".join(NAMES[one] for one in found.classes))
-made = ag.export.watch_to_c(spotter, rule, ensemble, "firmware", stream, window=15, event=0, skip=30)
-print(f"C with {made.weights} weights: {made.flash:,} bytes of flash, {made.ram:,} bytes of RAM. `make -C firmware check` compares it.")
-
+print(ag.export.watch_to_c(spotter, rule, ensemble, "firmware", stream, window=15, event=0, skip=30))  # `make check` compares it
 # %%
 # Wake words found against false alarms, over all thresholds:
 ag.plot.spotting(spotter, heard.scores, [[(200, 230)]] * 100)
