@@ -186,6 +186,27 @@ def test_float32_and_float64_decide_alike() -> None:
     assert differ, "the control: on order statistics themselves they differ"
 
 
+def test_large_numbers_of_small_scales_leave_room_for_their_own_rounding() -> None:
+    """Centres near a million are rounded by more than an interval is wide, and many inputs share a distance."""
+    small = make(200, tied=True)
+    large = ag.Numbers(small.centre + 2.0**20, small.scale, small.labels + 2.0**20)
+    rules = [ag.IntervalStop(0.9, max_width=20.0).calibrate(numbers) for numbers in (small, large)]
+    kth = [float(np.ravel(rule.kth_values)[0]) for rule in rules]
+    assert kth[0] == kth[1]
+    assert rules[0].thresholds[0] < kth[0] + 0.1
+    assert rules[1].thresholds[0] > kth[1] + 1  # at least a few units of float32
+
+
+def test_intervals_between_ends_are_never_empty() -> None:
+    """Ends that hold every number would allow less than nothing to be added to them."""
+    labels = np.random.default_rng(0).normal(size=200)
+    wide, narrow = np.full((200, 3), 9.0), np.full((200, 3), 0.1)
+    calibrated = ag.IntervalStop(0.9, max_width=30.0).calibrate(ag.Numbers(lower=-wide, upper=wide, labels=labels))
+    assert 0 <= calibrated.thresholds[0] < 1
+    decisions = calibrated.decide(ag.Numbers(lower=-narrow, upper=narrow))
+    assert decisions.lower is not None and (decisions.width > 0).all()
+
+
 def test_figures_of_intervals() -> None:
     rule, new = ag.IntervalStop(0.8, max_width=3.0).calibrate(make(300)), make(200, seed=1)
     decisions = rule.decide(new)

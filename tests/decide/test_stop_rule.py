@@ -285,6 +285,14 @@ def test_repeated_splits_count_losses() -> None:
 GOOD = make(60)
 
 
+@pytest.mark.parametrize(("loss", "all_may_stop"), [(0.1199, True), (0.1201, False)])
+def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool) -> None:
+    """(10 losses + 1) / 11 is just below 0.2, or just above it."""
+    risk = np.arange(1.0, 11.0)[:, None] * [1.0, 0.5]
+    rule = ag.StopRule(max_loss=0.2, at_end="abstain").calibrate(risk, np.full((10, 2), loss))
+    assert np.isinf(rule.thresholds[0]) == all_may_stop
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [

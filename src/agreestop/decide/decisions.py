@@ -596,144 +596,198 @@ def evaluate(
     if not isinstance(decisions, Decisions):
         kind = type(decisions).__name__
         raise InputError(f"decisions is of type {kind}: give what `decide` returns.")
-    n, classes = decisions.sets.shape
+    n = len(decisions)
     if n == 0:
         raise InputError("there are no decisions to evaluate: decide on at least one input.")
-    labels: Any = labels_or_scores
-    if isinstance(labels_or_scores, Inputs):
-        labels = labels_or_scores.labels
-    paid, known_truth = None, True
-    if decisions.texts is not None:
-        labels, known_truth = _open_labels(decisions, labels_or_scores)
-    hits: Booleans
-    if decisions.largest_loss is not None:
-        paid = _paid(decisions, labels_or_scores)
-        hits = paid == 0
-    elif decisions.lower is not None:
-        hits = _covered(decisions, labels)
-    if not decisions.has_classes:
-        labels = np.zeros(n, dtype=np.int64)
-    if labels is None:
-        raise InputError(
-            "the scores hold no labels: give one label for each input to evaluate decisions."
-        )
-    truth = as_labels(_by_name(labels, decisions.class_names), n, classes)
-    shared = decisions.has_classes and decisions.texts is None  # classes that all inputs share
-    if decisions.reuse:
-        raise InputError(f"evaluation: {decisions.reuse}")
-    everyone, final, loss = np.arange(n), decisions.final_best, decisions.loss
-    times, sizes, checkpoints = decisions.stop_time, decisions.set_size, decisions.checkpoints
-    answered = decisions.answered
-    if decisions.has_classes:
-        hits = decisions.sets[everyone, truth]
-    promised = hits if final is None else decisions.sets[everyone, final]
-    kept = promised | ~answered
-    shares = {"coverage": hits & answered, "answered": answered, "wrong": ~hits & answered}
-    shares["kept"] = kept
-    means: dict[str, tuple[Any, float, float]] = {"set_size": (sizes, 0, classes)}
-    if final is not None:
-        shares["agreement"] = promised & answered
-    if loss is not None:
-        costs = loss[truth if final is None else final]
-        costs = np.where(decisions.sets, costs, costs.max(axis=1, keepdims=True)).min(axis=1)
-        means["cost"] = np.where(answered, costs, 0.0), 0, loss.max()
-
-    if decisions.cost is not None:
-        means["cost"] = decisions.cost, 0, decisions.largest_cost
-    if paid is not None and decisions.target is None:
-        means["cost"] = paid, 0, decisions.largest_loss or 0.0
-        del shares["wrong"]  # a loss between 0 and the largest is neither right nor wrong
-
-    if decisions.lower is not None:
-        del shares["answered"], shares["wrong"]  # everything is answered
-
-    def share(values: Booleans) -> Estimate:
-        return Estimate.of_share(int(np.count_nonzero(values)), len(values), confidence)
-
-    def mean(values: Any, least: float, most: float) -> Estimate:
-        return Estimate.of_bounded(values, float(least), float(most), confidence)
-
-    def group(key: float, rows: Any, name: str = "", time: float | None = None) -> Group:
-        known = {one: share(values[rows]) for one, values in shares.items()}
-        known |= {one: mean(values[rows], *ends) for one, (values, *ends) in means.items()}
-        if decisions.has_widths:
-            known["width"] = Estimate.of_mean(decisions.width[rows], confidence)
-        if time is None:
-            latency = mean(times[rows], checkpoints[0], checkpoints[-1])
-        else:  # all of them stopped then
-            latency = Estimate(time, time, time, 0.0)
-        known |= {"latency": latency, "normalized_latency": latency.over(float(checkpoints[-1]))}
-        return Group(key, int(np.count_nonzero(rows)), name=name, **known)
-
-    def grouped(numbers: Integers | None, names: Sequence[str] | None) -> tuple[Group, ...] | None:
-        if numbers is None:
-            return None
-        known = np.unique(numbers).tolist()
-        return tuple(group(one, numbers == one, names[one] if names else "") for one in known)
-
+    found = Outcomes.of(decisions, labels_or_scores, confidence)
     inside, group_names = decisions.groups, decisions.group_names
     if groups is not None:
         group_names = name_groups(groups, n)
         inside = find_groups(groups, group_names, n)
-    by_person = below = accuracy = draw_range = draws_this_low = None
-    if people is not None:
-        persons, person = np.unique(as_row_names(people, n, "people"), return_inverse=True)
-        earlier = np.empty(0) if decisions.known_people is None else decisions.known_people
-        seen = np.isin(mark_ids(persons), earlier)
+    by_group = None
+    if inside is not None:
+        members = enumerate(zip(inside.T, group_names or (), strict=True))
+        by_group = tuple(found.group(key, *one) for key, one in members if one[0].any())
+    by_person = None if people is None else found.by_person(people)
+    below = None
+    if by_person is not None and decisions.target is not None:
+        kept = [one.kept or 0.0 for one in by_person]
+        below = found.share(np.array(kept) < decisions.target)
+    together = found.group(0, np.ones(n, dtype=bool))
+    draw_range, draws_this_low, note = found.likelihood()
+    times, names, shared = decisions.stop_time, decisions.class_names, found.shared
+    return Evaluation(
+        n=n,
+        **{name: getattr(together, name) for name in FIGURES},
+        by_stop_time=tuple(
+            found.group(time, times == time, time=float(time)) for time in np.unique(times).tolist()
+        ),
+        by_class=(found.grouped(found.truth, names) or ()) if shared else (),
+        accuracy=found.accuracy,
+        singles=found.share(decisions.set_size == 1) if shared else None,
+        work=found.work,
+        by_block=found.grouped(decisions.block, decisions.block_names),
+        by_group=by_group,
+        draw_range=draw_range,
+        draws_this_low=draws_this_low,
+        notes=tuple(filter(None, (note, *found.questions))) + decisions.notes,
+        by_final_class=found.grouped(decisions.final_best, names) if shared else None,
+        confidence=confidence,
+        by_person=by_person,
+        people_below=below,
+        open_answers=decisions.texts is not None,
+        by_depth=_by_depth(decisions, labels_or_scores, confidence),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What decisions came to: for each figure, a number for each of the n inputs.
+
+    truth       (n,) the labels; zeros where there are no classes
+    right       whether these are right answers, not the answers after all samples
+    shares      by the name of the figure: (n,) booleans
+    means       by the name of the figure: (n,) numbers, and the least and the most that they can be
+    """
+
+    decisions: Decisions
+    confidence: float
+    truth: Integers
+    right: bool
+    shares: dict[str, Booleans]
+    means: dict[str, tuple[Any, float, float]]
+
+    @classmethod
+    def of(cls, decisions: Decisions, given: Any, confidence: float) -> Self:
+        """From labels, losses, or what holds them. Rows that were used before are refused."""
+        n, classes = decisions.sets.shape
+        labels: Any = given.labels if isinstance(given, Inputs) else given
+        right, paid, hits = True, None, np.ones(n, dtype=bool)
+        if decisions.texts is not None:
+            labels, right = _open_labels(decisions, given)
+        if decisions.largest_loss is not None:
+            paid = _paid(decisions, given)
+            hits = paid == 0
+        elif decisions.lower is not None:
+            hits = _covered(decisions, labels)
+        if not decisions.has_classes:
+            labels = np.zeros(n, dtype=np.int64)
+        if labels is None:
+            raise InputError(
+                "the scores hold no labels: give one label for each input to evaluate decisions."
+            )
+        truth = as_labels(_by_name(labels, decisions.class_names), n, classes)
+        if decisions.reuse:
+            raise InputError(f"evaluation: {decisions.reuse}")
+        answered, final, loss = decisions.answered, decisions.final_best, decisions.loss
+        if decisions.has_classes:
+            hits = decisions.sets[np.arange(n), truth]
+        promised = hits if final is None else decisions.sets[np.arange(n), final]
+        shares = {"coverage": hits & answered, "answered": answered, "wrong": ~hits & answered}
+        shares["kept"] = promised | ~answered
+        means: dict[str, tuple[Any, float, float]] = {"set_size": (decisions.set_size, 0, classes)}
+        if final is not None:
+            shares["agreement"] = promised & answered
+        if loss is not None:
+            costs = loss[truth if final is None else final]
+            costs = np.where(decisions.sets, costs, costs.max(axis=1, keepdims=True)).min(axis=1)
+            means["cost"] = np.where(answered, costs, 0.0), 0, loss.max()
+        if decisions.cost is not None:
+            means["cost"] = decisions.cost, 0, decisions.largest_cost
+        if paid is not None and decisions.target is None:
+            means["cost"] = paid, 0, decisions.largest_loss or 0.0
+            del shares["wrong"]  # a loss between 0 and the largest is neither right nor wrong
+        if decisions.lower is not None:
+            del shares["answered"], shares["wrong"]  # everything is answered
+        return cls(decisions, confidence, truth, right, shares, means)
+
+    @property
+    def shared(self) -> bool:
+        """Whether all inputs share their classes."""
+        return self.decisions.has_classes and self.decisions.texts is None
+
+    def share(self, values: Booleans) -> Estimate:
+        """The share of some inputs."""
+        return Estimate.of_share(int(np.count_nonzero(values)), len(values), self.confidence)
+
+    def mean(self, values: Any, least: float, most: float) -> Estimate:
+        """The mean of numbers that lie between two bounds."""
+        return Estimate.of_bounded(values, float(least), float(most), self.confidence)
+
+    def group(self, key: float, rows: Booleans, name: str = "", time: float | None = None) -> Group:
+        """The figures of some of the inputs; time: when all of them stopped."""
+        checkpoints = self.decisions.checkpoints
+        known = {one: self.share(values[rows]) for one, values in self.shares.items()}
+        known |= {
+            one: self.mean(values[rows], *ends) for one, (values, *ends) in self.means.items()
+        }
+        if self.decisions.has_widths:
+            known["width"] = Estimate.of_mean(self.decisions.width[rows], self.confidence)
+        if time is None:
+            times = self.decisions.stop_time[rows]
+            latency = self.mean(times, checkpoints[0], checkpoints[-1])
+        else:
+            latency = Estimate(time, time, time, 0.0)
+        known |= {"latency": latency, "normalized_latency": latency.over(float(checkpoints[-1]))}
+        return Group(key, int(np.count_nonzero(rows)), name=name, **known)
+
+    def grouped(
+        self, numbers: Integers | None, names: Sequence[str] | None
+    ) -> tuple[Group, ...] | None:
+        """One group for each number, (n,), that occurs."""
+        if numbers is None:
+            return None
+        known = np.unique(numbers).tolist()
+        return tuple(self.group(one, numbers == one, names[one] if names else "") for one in known)
+
+    def by_person(self, people: ArrayLike) -> tuple[Group, ...] | None:
+        """One group for each person; those whom the rule was calibrated on are refused."""
+        names = as_row_names(people, len(self.truth), "people")
+        persons, person = np.unique(names, return_inverse=True)
+        earlier = self.decisions.known_people
+        seen = np.isin(mark_ids(persons), np.empty(0) if earlier is None else earlier)
         if seen.any():
             raise InputError(
                 f"{np.count_nonzero(seen)} of the {len(persons)} people are among those whom the "
                 "rule was calibrated on, or who trained its models: evaluate on other people."
             )
-        by_person = grouped(person, persons.astype(np.str_).tolist())
-        if decisions.target is not None:
-            found = [one.kept or 0.0 for one in by_person or ()]
-            below = share(np.array(found) < decisions.target)
-    together, notes = group(0, everyone >= 0), []
-    if decisions.draw is not None:
-        draws = coverage_draws(*decisions.draw, n)
-        low, high = np.searchsorted(draws, ((1 - confidence) / 2, (1 + confidence) / 2)).tolist()
-        draw_range, draws_this_low = (low / n, high / n), float(draws[kept.sum()])
-        notes.append(coverage_too_low(float(kept.mean()), low / n, confidence))
-    if decisions.best is not None and decisions.has_classes and known_truth:
-        accuracy = share(decisions.best == truth)
-    if decisions.best is not None and shared:
-        known = decisions.best, truth, classes
-        notes.append(labels_misplaced(*known) or labels_unrelated(*known))
-    if final is None and shared:
-        notes.append(classes_differ(decisions.class_counts, truth, decisions.class_names))
-    works = None
-    if decisions.members is not None and shared:
-        first, last = (np.array(checkpoints) * decisions._members)[[0, -1]]
-        works = mean(decisions.work, first, last)
-    return Evaluation(
-        n=n,
-        **{name: getattr(together, name) for name in FIGURES},
-        by_stop_time=tuple(
-            group(time, times == time, time=float(time)) for time in np.unique(times).tolist()
-        ),
-        by_class=(grouped(truth, decisions.class_names) or ()) if shared else (),
-        accuracy=accuracy,
-        singles=share(sizes == 1) if shared else None,
-        work=works,
-        by_block=grouped(decisions.block, decisions.block_names),
-        by_group=None
-        if inside is None
-        else tuple(
-            group(key, rows, name)
-            for key, (rows, name) in enumerate(zip(inside.T, group_names or (), strict=True))
-            if rows.any()
-        ),
-        draw_range=draw_range,
-        draws_this_low=draws_this_low,
-        notes=(*filter(None, notes), *decisions.notes),
-        by_final_class=grouped(final, decisions.class_names) if shared else None,
-        confidence=confidence,
-        by_person=by_person,
-        people_below=below,
-        open_answers=decisions.texts is not None,
-        by_depth=_by_depth(decisions, labels, confidence),
-    )
+        return self.grouped(person, persons.astype(np.str_).tolist())
+
+    def likelihood(self) -> tuple[tuple[float, float] | None, float | None, str]:
+        """Which `kept` the draw explains, the share of draws so low, and a note if it is few."""
+        if self.decisions.draw is None:
+            return None, None, ""
+        kept = self.shares["kept"]
+        n, tails = len(self.truth), ((1 - self.confidence) / 2, (1 + self.confidence) / 2)
+        draws = coverage_draws(*self.decisions.draw, n)
+        low, high = (np.searchsorted(draws, tails) / n).tolist()
+        note = coverage_too_low(float(kept.mean()), low, self.confidence)
+        return (low, high), float(draws[np.count_nonzero(kept)]), note
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """The share of inputs whose best class at the stop is the label, where it is known."""
+        best = self.decisions.best
+        known = best is not None and self.decisions.has_classes and self.right
+        return self.share(best == self.truth) if known else None  # type: ignore[arg-type]
+
+    @property
+    def work(self) -> Estimate | None:
+        """Mean member-steps behind an answer, where the number of members is known."""
+        if self.decisions.members is None or not self.shared:
+            return None
+        first, last = (np.array(self.decisions.checkpoints) * self.decisions._members)[[0, -1]]
+        return self.mean(self.decisions.work, first, last)
+
+    @property
+    def questions(self) -> Iterator[str]:
+        """What speaks against labels and scores that belong together; empty where nothing does."""
+        decisions, classes = self.decisions, self.decisions.sets.shape[1]
+        if decisions.best is not None and self.shared:
+            known = decisions.best, self.truth, classes
+            yield labels_misplaced(*known) or labels_unrelated(*known)
+        if decisions.final_best is None and self.shared:
+            yield classes_differ(decisions.class_counts, self.truth, decisions.class_names)
 
 
 def _by_depth(decisions: Decisions, labels: Any, confidence: float) -> tuple[Group, ...] | None:
