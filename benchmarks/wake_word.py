@@ -20,21 +20,23 @@ from numpy.typing import NDArray
 
 import agreestop as ag
 from agreestop.common import InputError, ProgressCallback
-from agreestop.decide.spotting import Recordings
+from agreestop.decide.spotting import Recordings, with_rest
 from agreestop.engines.watching import Heard
 
 from .results import describe_run, write_results
-from .spotting import Study, draw_study, measure_study, people_of
+from .spotting import Study, draw_study, measure_study, people_of, threshold_from_training
 
 WORD, DIGITS = 7, 10
 LEVELS = np.arange(50, 181, 20)  # of a band's log-energy, from 0 to 255
 PAUSE, GAP, NOISE = (30, 150), (10, 30), 4.0  # frames between digits, and between "seven" and the next; spread of the noise in pauses
 LENGTH, WORDS = (3000, 6000), 3  # frames of a recording, and how often "seven" is said in it
 CLIP = 100  # frames of a training input
-WINDOW, STEPS = 45, 120  # steps that the spotter's score counts, and that the class rule may take
+WINDOW, SPAN = 45, 120  # steps that the spotter's score counts, and after a detection until the class rule has decided
+SKIPS = (0, 10, 20, 30, 40)  # steps of them that the class rule does not count: one is chosen on speakers of training
 NEAR = WITHIN = 30  # 300 ms
 STEP_SECONDS = 0.01
-TRAINING_SPEAKERS, RULE_SHARE, TEST_SHARE = 20, 0.25, 0.25
+TRAINING_SPEAKERS, TUNING_SHARE, RULE_SHARE, TEST_SHARE = 20, 0.2, 0.25, 0.25
+CLIPS, EPOCHS, MEMBERS, HIDDEN = 6000, 6, 3, 128
 FALSE_ALARMS, TARGET = 0.1, 0.8
 
 
@@ -136,7 +138,7 @@ def tape(spoken: Spoken, speaker: int, rng: np.random.Generator) -> Tape:
             add(word)
             add(pause(rng, word, int(rng.integers(*GAP))))
             add(spoken.pick(rng, speaker, digit))
-            add(pause(rng, word, STEPS))
+            add(pause(rng, word, SPAN))
         else:
             add(near)
     return Tape(crossings(np.concatenate(frames)), words, digits)
@@ -156,52 +158,106 @@ def run_wake_word(spoken: Spoken, draws: int, output: Path, progress: ProgressCa
     speakers = rng.permutation(np.unique(spoken.speaker))
     seen = TRAINING_SPEAKERS if len(speakers) > 2 * TRAINING_SPEAKERS else len(speakers) // 3
     trained, others = speakers[:seen], speakers[seen:]
+    tuning = trained[: round(seen * TUNING_SHARE)]
     progress("train", 0.0)
-    ensemble = train(spoken, trained, *(700, 10, 2, 32) if small else (3000, 6, 3, 128))
+    settings = (700, 10, 2, 32) if small else (CLIPS, EPOCHS, MEMBERS, HIDDEN)
+    ensemble = train(spoken, trained[len(tuning) :], *settings)
     tapes = {name: [tape(spoken, int(one), rng) for one in part for _ in range(6)] for name, part in (("old", trained), ("new", others))}
     heard = {name: ensemble.listen([one.inputs for one in part], window=WINDOW, event=WORD) for name, part in tapes.items()}
-    study, cut = study_of(tapes, heard, np.repeat(trained, 6), np.repeat(others, 6))
+    study = study_of(tapes, heard, np.repeat(trained, 6), np.repeat(others, 6))
+    tuned = len(tuning) * 6
+    skips = try_skips(tapes["old"][:tuned], heard["old"], threshold_from_training(study))
+    skip = int(max(skips, key=lambda one: one["right"])["skip"])
+    study = replace(study, rule=ag.AgreeStop(TARGET, range(20, SPAN - skip + 1, 2), 1))
+    cut = windows_of(tapes["new"], heard["new"], np.repeat(others, 6), skip)
     record = measure_study(study, draws, cut, progress)
+    for name in ("seconds", "seconds_at_end"):  # of the rule; from the detection on
+        record["named"][name] += skip * STEP_SECONDS
     progress("C", 1.0)
-    exported = measure_c(ensemble, study, tapes["new"], cut)
     content = {
         **describe_run(command=f"python -m benchmarks wake-word --data FOLDER --draws {draws}"),
         "data": "AudioMNIST, soerenab/AudioMNIST (MIT), Becker et al.",
-        "speakers": {"training": len(trained), "threshold": study.threshold_people, "rule": study.rule_people, "others": len(others)},
+        "speakers": {
+            "training": len(trained) - len(tuning),
+            "tuning": len(tuning),
+            "threshold": study.threshold_people,
+            "rule": study.rule_people,
+            "others": len(others),
+        },
         "recordings": len(tapes["new"]),
         "hours": sum(len(one.inputs) for one in tapes["new"]) * STEP_SECONDS / 3600,
         "within_seconds": WITHIN * STEP_SECONDS,
         **record,
-        "network": {"hidden": ensemble.network.config.hidden[0], "members": ensemble.members},
-        "c": exported,
+        "clips_right": {
+            name: clips_right(ensemble, spoken, part) for name, part in (("training", trained[len(tuning) :]), ("tuning", tuning))
+        },
+        "skips": skips,
+        "skip": skip,
+        "c": measure_c(ensemble, study, tapes["new"], cut, skip),
     }
     write_results(output, content)
     return [output, *draw_study(study, record, output.parent, output.stem)]
 
 
-def study_of(tapes: dict[str, list[Tape]], heard: dict[str, Heard], trained: NDArray[Any], others: NDArray[Any]) -> tuple[Study, Any]:
-    """The study, and the function that cuts windows after alarms out of its recordings."""
+def study_of(tapes: dict[str, list[Tape]], heard: dict[str, Heard], trained: NDArray[Any], others: NDArray[Any]) -> Study:
+    """The study, with a rule that skips nothing."""
     old, new = (
         Recordings.of(list(heard[name].scores), [one.words for one in tapes[name]], people)
         for name, people in (("old", trained), ("new", others))
     )
-    spotter = ag.Spotter(FALSE_ALARMS, 1, STEPS, within=WITHIN)
-    rule = ag.AgreeStop(TARGET, range(20, STEPS + 1, 2), 1)
+    spotter = ag.Spotter(FALSE_ALARMS, 1, SPAN, within=WITHIN)
+    rule = ag.AgreeStop(TARGET, range(20, SPAN + 1, 2), 1)
     people = len(np.unique(others))
     sizes = people - round(people * RULE_SHARE) - round(people * TEST_SHARE), round(people * RULE_SHARE)
-    study = Study(new, old, spotter, NEAR, STEP_SECONDS, rule, *sizes)
+    return Study(new, old, spotter, NEAR, STEP_SECONDS, rule, *sizes)
+
+
+def windows_of(tapes: list[Tape], heard: Heard, people: NDArray[Any], skip: int) -> Any:
+    """The function that cuts windows after alarms out of recordings."""
 
     def cut(rows: NDArray[Any], alarms: NDArray[Any], events: NDArray[Any]) -> tuple[ag.Scores, NDArray[Any]]:
-        part = [heard["new"].outputs[row] for row in rows]
-        some = replace(heard["new"], outputs=tuple(part), ids=tuple(heard["new"].ids[row] for row in rows))
-        labels = np.array([tapes["new"][row].digits[event] for row, event in zip(rows, events, strict=True)])
-        used = (alarms >= 0) & (alarms < np.array([len(one) for one in part]) - STEPS)
-        return some.after(alarms, labels, steps=STEPS), others[rows][used]
+        part = [heard.outputs[row] for row in rows]
+        some = replace(heard, outputs=tuple(part), ids=tuple(heard.ids[row] for row in rows))
+        labels = np.array([tapes[row].digits[event] for row, event in zip(rows, events, strict=True)])
+        used = (alarms >= 0) & (alarms < np.array([len(one) for one in part]) - SPAN)
+        return some.after(alarms, labels, steps=SPAN - skip, skip=skip), people[rows][used]
 
-    return study, cut
+    return cut
 
 
-def measure_c(ensemble: ag.ensembles.DeepEnsemble, study: Study, tapes: list[Tape], cut: Any) -> dict[str, Any]:
+def try_skips(tapes: list[Tape], heard: Heard, threshold: float) -> list[dict[str, float]]:
+    """For each number of steps that the rule does not count: how often the digit, or the word, is most probable at the end."""
+    found: dict[int, list[int]] = {skip: [] for skip in SKIPS}
+    truth = []
+    for row, one in enumerate(tapes):
+        alarms = with_rest(np.flatnonzero(heard.scores[row] > threshold), SPAN)
+        for (start, end), digit in zip(one.words, one.digits, strict=True):
+            own = alarms[(alarms >= start) & (alarms < end + WITHIN)]
+            if len(own) and own[0] + SPAN < len(one.inputs):
+                truth.append(digit)
+                for skip in SKIPS:
+                    counts = heard.outputs[row][own[0] + 1 + skip : own[0] + 1 + SPAN].sum(axis=0, dtype=np.int64)
+                    found[skip].append(int(np.exp(ag.log_confidence(counts)).mean(axis=0).argmax()))
+    digits = np.array(truth)
+    return [
+        {
+            "skip": skip,
+            "right": float((np.array(said) == digits).mean()),
+            "word": float((np.array(said) == WORD).mean()),
+            "windows": len(said),
+        }
+        for skip, said in found.items()
+    ]
+
+
+def clips_right(ensemble: ag.ensembles.DeepEnsemble, spoken: Spoken, speakers: NDArray[Any], count: int = 500) -> float:
+    """The share of single digits that the members name at their end."""
+    x, y = training_clips(spoken, speakers, count, seed=1)
+    last = ensemble.score(x, steps=None).log_confidence[:, -1]
+    return float((np.exp(last).mean(axis=1).argmax(axis=1) == y).mean())
+
+
+def measure_c(ensemble: ag.ensembles.DeepEnsemble, study: Study, tapes: list[Tape], cut: Any, skip: int) -> dict[str, Any]:
     """The spotter and the rule of the first draw in C: bytes, and whether it finds on all recordings of new people what Python finds."""
     known, ruled, new = people_of(study, 0)
     spotter = study.spotter.calibrate(study.recordings.rows(known), near=study.near)
@@ -209,7 +265,7 @@ def measure_c(ensemble: ag.ensembles.DeepEnsemble, study: Study, tapes: list[Tap
     rule = study.rule.calibrate(scores, people=people)
     streams = [tapes[row].inputs for row in new]
     with tempfile.TemporaryDirectory() as folder:
-        made = ag.export.watch_to_c(spotter, rule, ensemble, folder, streams, window=WINDOW, event=WORD)
+        made = ag.export.watch_to_c(spotter, rule, ensemble, folder, streams, window=WINDOW, event=WORD, skip=skip)
         sizes = object_sizes(Path(folder), "-Os")
         run(Path(folder), "make", "-s", "clean")
         run(Path(folder), "make", "-s", "replay")
