@@ -325,7 +325,7 @@ def test_a_task_that_computes_begins_again_and_only_its_clients_are_dropped(serv
         deliver(self, *given)
 
     with running(served) as (url, _):
-        with Client(url) as other, Client(url) as unlucky:
+        with Client(url) as other, Client(url, reconnect=0) as unlucky:
             session = other.open()
             monkeypatch.setattr(Hub, "_deliver", deliver_or_fail)
             with pytest.raises(ag.InputError, match="connection to the server ended"):

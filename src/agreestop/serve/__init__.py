@@ -16,14 +16,23 @@ from typing import TYPE_CHECKING, Any
 from agreestop.common.errors import needs
 
 from .async_client import AsyncClient, AsyncSession
-from .client import Client, ClientSession
+from .client import Client, ClientSession, ConnectionLost
 from .limits import Limits
 from .protocol import PROTOCOL
 
 if TYPE_CHECKING:
     from .server import Server as Server
 
-__all__ = ["PROTOCOL", "AsyncClient", "AsyncSession", "Client", "ClientSession", "Limits", "Server"]
+__all__ = [
+    "PROTOCOL",
+    "AsyncClient",
+    "AsyncSession",
+    "Client",
+    "ClientSession",
+    "ConnectionLost",
+    "Limits",
+    "Server",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,12 +19,18 @@ from agreestop.decide.decisions import Decision
 from agreestop.decide.spotting import Detection
 
 from .client import (
+    ATTEMPTS,
+    RECONNECT_SECONDS,
     WELCOME_SECONDS,
+    CannotConnect,
+    ConnectionLost,
     SharedSession,
+    as_seconds,
     cannot_connect,
     connect_options,
     connection_lost,
     live_address,
+    pauses,
     read_alarms,
     read_answer,
     read_welcome,
@@ -52,12 +58,19 @@ class SharedAsyncSession(SharedSession):
         self._due.append(answered)
         try:
             await self._client._send(message)
-        except InputError:
-            answered.cancel()
-            raise
-        await answered
+        except InputError as error:
+            if not answered.cancel():
+                answered.exception()  # it is raised here
+            if self.lost and may_close:
+                return
+            raise self._error() if self.lost else error from None
+        try:
+            await answered
+        except ConnectionLost:
+            if not may_close:
+                raise
         if self._closed and self.decision is None and not may_close:
-            raise InputError(self._closed)
+            raise self._error()
 
     def _take(self, answer: dict[str, Any]) -> None:
         super()._take(answer)
@@ -116,7 +129,7 @@ class AsyncSession(SharedAsyncSession):
         """Give the label of the decision. Returns the alarms of the drift monitor so
         far, in words.
         """
-        return await self._client._label(self._label_message(label), self._key)
+        return await self._client._label(self, label)
 
 
 @final
@@ -153,8 +166,12 @@ class AsyncClient:
     `about`: what is served there.
     """
 
-    def __init__(self, url: str, *, token: str | None = None) -> None:
-        self._url, self._token = url, token
+    def __init__(
+        self, url: str, *, token: str | None = None, reconnect: float = RECONNECT_SECONDS
+    ) -> None:
+        self._url, self._token, self._reconnect = url, token, as_seconds(reconnect)
+        self._is_closed, self._connecting = False, asyncio.Lock()
+        self._lost = False  # whether the error is that the connection ended
         self.about: dict[str, Any] = {}
         self._sessions: dict[int, SharedAsyncSession] = {}
         self._labels: dict[str, deque[asyncio.Future[dict[str, Any]]]] = {}
@@ -163,6 +180,10 @@ class AsyncClient:
         self._next, self._error = 0, ""
 
     async def __aenter__(self) -> Self:
+        await self._connect()
+        return self
+
+    async def _connect(self) -> None:
         with needs("a client"):
             from websockets.asyncio.client import connect
             from websockets.exceptions import WebSocketException
@@ -178,8 +199,27 @@ class AsyncClient:
                 raise
         except (OSError, WebSocketException, ValueError) as error:
             raise cannot_connect(self._url, error) from None
+        self._error, self._lost = "", False
         self._reader = asyncio.create_task(self._read())
-        return self
+
+    async def _connect_again(self) -> None:
+        """Connect where the connection has ended."""
+        if self._is_closed:
+            raise InputError("this client is closed: make a new one.")
+        async with self._connecting:
+            if not self._lost:
+                return None
+            await self._reader  # which must not take the next connection for the one that ended
+            failed: InputError = ConnectionLost(self._error)
+            for pause in pauses(self._reconnect):
+                try:
+                    return await self._connect()
+                except CannotConnect as error:
+                    if not error.may_pass:
+                        raise
+                    failed = error
+                    await asyncio.sleep(pause)
+            raise failed
 
     async def __aexit__(
         self,
@@ -187,31 +227,44 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._is_closed = True
         await self._socket.close()
         await self._reader
 
     async def open(self, *, group: Any = None) -> AsyncSession:
         """Begin a session. group: that of the input, for a rule with groups."""
-        session = AsyncSession(self, self._next)
-        await self._begin(session, session._open_message(group))
+        for left in reversed(range(ATTEMPTS)):
+            await self._connect_again()
+            session = AsyncSession(self, self._next)
+            if await self._begin(session, session._open_message(group), left):
+                break
         return session
 
     async def watch(self) -> AsyncWatch:
         """Begin a stream without an end, at a server with a spotter."""
-        session = AsyncWatch(self, self._next)
-        await self._begin(session, session._open_message(None, endless=True))
+        for left in reversed(range(ATTEMPTS)):
+            await self._connect_again()
+            session = AsyncWatch(self, self._next)
+            if await self._begin(session, session._open_message(None, endless=True), left):
+                break
         return session
 
-    async def _begin(self, session: SharedAsyncSession, message: str) -> None:
+    async def _begin(self, session: SharedAsyncSession, message: str, left: int) -> bool:
+        """Open a session. False if the connection ended meanwhile, and attempts are left."""
         self._next += 1
         self._sessions[session._id] = session
         try:
             await session._ask(message)
+        except ConnectionLost:
+            if not left or not self._reconnect:
+                raise
+            return False
         except asyncio.CancelledError:  # the server opens it all the same
             task = asyncio.create_task(self._give_up(session))
             self._unwanted.add(task)
             task.add_done_callback(self._unwanted.discard)
             raise
+        return True
 
     async def _give_up(self, session: SharedAsyncSession) -> None:
         with suppress(InputError):  # the connection is gone, and the session with it
@@ -221,13 +274,27 @@ class AsyncClient:
         from websockets.exceptions import ConnectionClosed
 
         if self._error:
-            raise InputError(self._error)
+            raise (ConnectionLost if self._lost else InputError)(self._error)
         try:
             await self._socket.send(message)
         except ConnectionClosed as error:
-            raise connection_lost(error) from None
+            raise self._lose(str(error)) from None
 
-    async def _label(self, message: str, key: str) -> tuple[str, ...]:
+    async def _label(
+        self, session: AsyncSession, label: int | float | str | None
+    ) -> tuple[str, ...]:
+        session._label_message(label)  # refuses what is no label
+        for left in reversed(range(ATTEMPTS)):
+            await self._connect_again()
+            try:
+                message = session._label_message(label, left < ATTEMPTS - 1)
+                return await self._label_once(message, session._key)
+            except ConnectionLost:
+                if not left or not self._reconnect:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _label_once(self, message: str, key: str) -> tuple[str, ...]:
         answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._labels.setdefault(key, deque()).append(answered)
         await self._send(message)
@@ -246,22 +313,34 @@ class AsyncClient:
                     session._take(answer)
                 elif answer["type"] == "error" and answer.get("session") is None:
                     self._error = f"the server refused a message: {answer['error']}"
-        except (ConnectionClosed, InputError) as error:
-            lost = (
-                InputError(self._error)
-                if self._error
-                else error
-                if isinstance(error, InputError)
-                else connection_lost(error)
-            )
-            self._error = str(lost)
-            waiting: list[asyncio.Future[Any]] = [
-                one for session in self._sessions.values() for one in session._due
-            ]
-            waiting += [one for labels in self._labels.values() for one in labels]
-            for future in waiting:
-                if not future.done():
-                    future.set_exception(lost)
+        except ConnectionClosed as error:
+            self._lose(self._error or str(error))
+        except InputError as error:
+            self._error = str(error)
+            self._fail(error)
+
+    def _lose(self, reason: str) -> ConnectionLost:
+        """The connection has ended, and all sessions with it."""
+        lost = ConnectionLost(reason) if reason == self._error else connection_lost(reason)
+        self._error, self._lost = str(lost), True
+        for session in self._sessions.values():
+            session._lose(reason)
+        self._fail(lost)
+        self._sessions.clear()
+        self._labels.clear()
+        return lost
+
+    def _fail(self, error: InputError) -> None:
+        """Let nobody wait for an answer any more."""
+        waiting: list[tuple[asyncio.Future[Any], InputError]] = [
+            (one, session._error() if session.lost else error)
+            for session in self._sessions.values()
+            for one in session._due
+        ]
+        waiting += [(one, error) for labels in self._labels.values() for one in labels]
+        for future, reason in waiting:
+            if not future.done():
+                future.set_exception(reason)
 
     def _take_label(self, answer: dict[str, Any]) -> None:
         """Hand the answer to a label to the first that waits for it, which may have

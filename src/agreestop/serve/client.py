@@ -13,15 +13,17 @@ sessions of an `AsyncClient` may be used by as many tasks.
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from random import random
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError, needs
+from agreestop.common import InputError, is_number, needs
 from agreestop.common.errors import quoted
 from agreestop.decide.calibrated import refuse_more
 from agreestop.decide.decisions import Decision
@@ -47,6 +49,9 @@ from .protocol import (
 
 LARGEST_ANSWER = 1 << 20
 WELCOME_SECONDS = 10.0
+RECONNECT_SECONDS = 30.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between attempts to connect, at most
+ATTEMPTS = 3  # to send what is lost with its connection
 _NONE = type(None)
 _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "opened": {"session": (int,), "number": (int,)},
@@ -71,6 +76,38 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
 }  # the fields of each answer that the clients use, with their types
 
 
+class ConnectionLost(InputError):
+    """The connection ended before the answer: the session is lost, and has no decision."""
+
+
+class CannotConnect(InputError):
+    """No server answers. may_pass: whether it could later."""
+
+    def __init__(self, message: str, may_pass: bool) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
+
+
+def as_seconds(reconnect: float) -> float:
+    """For how long a client tries to connect again."""
+    if not is_number(reconnect) or reconnect < 0:
+        raise InputError(
+            f"reconnect is {reconnect!r:.80}: give seconds, or 0 to stay disconnected."
+        )
+    return float(reconnect)
+
+
+def pauses(seconds: float) -> Iterator[float]:
+    """Pauses between attempts to connect, each about twice the last, for so many seconds in all.
+
+    They are random, so that many clients do not come back at once.
+    """
+    until, longest = monotonic() + seconds, FIRST_PAUSE
+    while (left := until - monotonic()) > 0:
+        yield min(left, longest * (0.5 + 0.5 * random()))
+        longest = min(LONGEST_PAUSE, 2 * longest)
+
+
 class SharedSession:
     """What both kinds of session know: their number, the next step, and the answers
     of the server.
@@ -84,6 +121,10 @@ class SharedSession:
         self.promise = ""
         """What the server promises about the decision, in words."""
         self._key, self._closed = "", ""
+        self.lost = False
+        """Whether the connection ended before the decision. The input may be pushed again, to a new
+        session, which the drift monitor of the server takes for another input.
+        """
         self._found: deque[Detection | Decision] = deque()  # in a stream without an end
 
     def __repr__(self) -> str:
@@ -173,9 +214,23 @@ class SharedSession:
     def _check_open(self) -> None:
         refuse_more(self.decision)
         if self._closed:
-            raise InputError(self._closed)
+            raise self._error()
 
-    def _label_message(self, label: int | float | str | None) -> str:
+    def _error(self) -> InputError:
+        """Why there is no decision."""
+        return (ConnectionLost if self.lost else InputError)(self._closed)
+
+    def _lose(self, reason: str) -> None:
+        """The connection has ended."""
+        if self.decision is None and not self._closed:
+            self.lost = True
+            self._closed = (
+                f"the connection to the server ended ({reason}) when step {self._step} was next: "
+                "this session is lost. Open a new one, for which the client connects again, and "
+                "push the input from its beginning."
+            )
+
+    def _label_message(self, label: int | float | str | None, again: bool = False) -> str:
         if not self._key:
             raise InputError(
                 "there is no decision yet: push until there is one, then give its label."
@@ -183,7 +238,8 @@ class SharedSession:
         kind = self._about.get("label", "class")
         if label is not None and not is_label(label, kind):
             raise InputError(f"label is {label!r:.80}: {needed_label(kind, 'None')}.")
-        return write(type="label", decision=self._key, label=label)
+        known = {"decision": self._key, "label": label}
+        return write(type="label", **known, **({"again": True} if again else {}))
 
     def _take(self, answer: dict[str, Any]) -> None:
         """Take an answer of the server to this session."""
@@ -261,22 +317,24 @@ def connect_options(token: str | None) -> dict[str, Any]:
     return {"subprotocols": [SUBPROTOCOL], "additional_headers": headers, **shared}
 
 
-def cannot_connect(url: str, error: Exception) -> InputError:
+def cannot_connect(url: str, error: Exception) -> CannotConnect:
     """Why there is no connection: what the server said, or the system."""
     response = getattr(error, "response", None)
+    refused = response is not None and response.status_code < 500
     said = (
         response.body.decode(errors="replace").strip()
         if response is not None and response.body
         else str(error)
     )
-    return InputError(f"cannot connect to {url}: {said[:200] or type(error).__name__}")
+    words = f"cannot connect to {url}: {said[:200] or type(error).__name__}"
+    return CannotConnect(words, not refused and not isinstance(error, ValueError))
 
 
-def connection_lost(error: Exception) -> InputError:
+def connection_lost(reason: str) -> ConnectionLost:
     """Why there is no connection any more."""
-    return InputError(
-        f"the connection to the server ended ({error}): connect again; sessions without a decision "
-        "are lost."
+    return ConnectionLost(
+        f"the connection to the server ended ({reason}): connect again; sessions without a "
+        "decision are lost."
     )
 
 
@@ -391,46 +449,102 @@ class ClientWatch(SharedSession):
 
 @final
 class Client:
-    """A connection to a server. `about`: what is served there."""
+    """A connection to a server. `about`: what is served there.
 
-    def __init__(self, url: str, *, token: str | None = None) -> None:
-        with needs("a client"):
-            from websockets.exceptions import WebSocketException
-            from websockets.sync.client import connect
+    Where the connection ends, sessions without a decision are lost (`ConnectionLost`); the next
+    `open`, `watch` or `label` connects again, and tries for `reconnect` seconds at most.
+    """
 
-        address = live_address(url)
-        self._stack = ExitStack()
-        try:
-            self._socket = self._stack.enter_context(connect(address, **connect_options(token)))
-            self.about = read_welcome(self._socket.recv(timeout=WELCOME_SECONDS))
-        except (OSError, WebSocketException, ValueError) as error:
-            self._stack.close()
-            raise cannot_connect(url, error) from None
+    def __init__(
+        self, url: str, *, token: str | None = None, reconnect: float = RECONNECT_SECONDS
+    ) -> None:
+        self._url, self._address, self._token = url, live_address(url), token
+        self._reconnect = as_seconds(reconnect)
         self._sessions: dict[int, ClientSession | ClientWatch] = {}
         self._labels_due: dict[str, int] = {}
-        self._next, self._is_sending = 0, False
+        self._next, self._is_sending, self._is_closed = 0, False, False
+        self._lost: ConnectionLost | None = None
+        self._connect()
 
     def open(self, *, group: Any = None) -> ClientSession:
         """Begin a session. group: that of the input, for a rule with groups."""
-        session = ClientSession(self, self._next)
-        message = session._open_message(group)
-        self._next += 1
-        self._sessions[session._id] = session
-        self._ask(session, message)
+        for left in reversed(range(ATTEMPTS)):
+            self._connect_again()
+            session = ClientSession(self, self._next)
+            if self._begin(session, session._open_message(group), left):
+                break
         return session
 
     def watch(self) -> ClientWatch:
         """Begin a stream without an end, at a server with a spotter."""
-        session = ClientWatch(self, self._next)
-        message = session._open_message(None, endless=True)
-        self._next += 1
-        self._sessions[session._id] = session
-        self._ask(session, message)
+        for left in reversed(range(ATTEMPTS)):
+            self._connect_again()
+            session = ClientWatch(self, self._next)
+            if self._begin(session, session._open_message(None, endless=True), left):
+                break
         return session
 
     def close(self) -> None:
         """End the connection; sessions without a decision are given up."""
+        self._is_closed = True
         self._stack.close()
+
+    def _connect(self) -> None:
+        with needs("a client"):
+            from websockets.exceptions import WebSocketException
+            from websockets.sync.client import connect
+
+        self._stack = ExitStack()
+        try:
+            options = connect_options(self._token)
+            self._socket = self._stack.enter_context(connect(self._address, **options))
+            self.about = read_welcome(self._socket.recv(timeout=WELCOME_SECONDS))
+        except (OSError, WebSocketException, ValueError) as error:
+            self._stack.close()
+            raise cannot_connect(self._url, error) from None
+
+    def _connect_again(self) -> None:
+        """Connect where the connection has ended."""
+        if self._is_closed:
+            raise InputError("this client is closed: make a new one.")
+        if self._lost is None:
+            return
+        failed: InputError = self._lost
+        for pause in pauses(self._reconnect):
+            try:
+                self._connect()
+            except CannotConnect as error:
+                if not error.may_pass:
+                    raise
+                failed = error
+                sleep(pause)
+            else:
+                self._lost = None
+                return
+        raise failed
+
+    def _begin(self, session: ClientSession | ClientWatch, message: str, left: int) -> bool:
+        """Open a session. False if the connection ended meanwhile, and attempts are left."""
+        self._next += 1
+        self._sessions[session._id] = session
+        try:
+            self._ask(session, message)
+        except ConnectionLost:
+            if not left or not self._reconnect:
+                raise
+            return False
+        return True
+
+    def _lose(self, error: Exception) -> ConnectionLost:
+        """The connection has ended, and all sessions with it."""
+        for session in self._sessions.values():
+            session._lose(str(error))
+            session._due = 0
+        self._sessions.clear()
+        self._labels_due.clear()
+        self._lost = connection_lost(str(error))
+        self._stack.close()
+        return self._lost
 
     def __enter__(self) -> Self:
         return self
@@ -444,7 +558,20 @@ class Client:
         self.close()
 
     def _label(self, session: ClientSession, label: int | float | str | None) -> tuple[str, ...]:
-        message, key = session._label_message(label), session._key
+        session._label_message(label)  # refuses what is no label
+        for left in reversed(range(ATTEMPTS)):
+            self._connect_again()
+            try:
+                return self._label_once(session, label, left < ATTEMPTS - 1)
+            except ConnectionLost:
+                if not left or not self._reconnect:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _label_once(
+        self, session: ClientSession, label: int | float | str | None, again: bool
+    ) -> tuple[str, ...]:
+        message, key = session._label_message(label, again), session._key
         self._labels_due[key] = self._labels_due.get(key, 0) + 1
         self._send(message)
         while True:
@@ -463,15 +590,21 @@ class Client:
         were interrupted.
         """
         session._due += 1
-        self._send(message)
-        while session._due:
-            self._receive()
+        try:
+            self._send(message)
+            while session._due:
+                self._receive()
+        except ConnectionLost:
+            if session.decision is None and not may_close:
+                raise session._error() from None
         if session._closed and session.decision is None and not may_close:
-            raise InputError(session._closed)
+            raise session._error()
 
     def _send(self, message: str | bytes) -> None:
         from websockets.exceptions import ConnectionClosed
 
+        if self._lost is not None:
+            raise self._lost
         if self._is_sending:
             raise InputError(
                 "an earlier message was interrupted while it was sent, perhaps in its middle: "
@@ -482,7 +615,7 @@ class Client:
             self._socket.send(message)
         except ConnectionClosed as error:
             self._is_sending = False
-            raise connection_lost(error) from None
+            raise self._lose(error) from None
         self._is_sending = False
 
     def _receive(self) -> dict[str, Any]:
@@ -492,7 +625,7 @@ class Client:
         try:
             answer = read_answer(self._socket.recv())
         except ConnectionClosed as error:
-            raise connection_lost(error) from None
+            raise self._lose(error) from None
         session = self._sessions.get(answer.get("session", -1))
         if session is not None:
             session._take(answer)

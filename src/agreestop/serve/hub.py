@@ -517,6 +517,10 @@ class Hub:
 
     def _label(self, watch: Watch, message: Label) -> bool | None:
         """Take a label; in the thread of the monitor. Whether the decision holds it."""
+        if message.again and message.key in watch.taken:
+            label, hit = watch.taken[message.key]
+            if label == message.label:
+                return hit  # it counts once
         hit, alarms = watch.label(message.key, message.label)
         known = {"decision": message.key, "label": message.label, "hit": hit}
         self._log([{"event": "label", **known}], alarms)

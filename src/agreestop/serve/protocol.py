@@ -200,11 +200,13 @@ class Close:
 class Label:
     """The label of a decision, which is named by its key; None if it will never be known.
 
-    A class index, or for other rules a string or a number.
+    A class index, or for other rules a string or a number. again: it was sent before, on a
+    connection that ended before the answer.
     """
 
     key: str
     label: int | float | str | None
+    again: bool = False
 
 
 Message = Open | PushSteps | End | Close | Label
@@ -276,7 +278,7 @@ def _read_label(content: dict[str, Any], kind: str | None) -> Label:
         raise BadMessage("decision is missing: give the key that came with the decision.")
     if label is not None and not is_label(label, kind):
         raise BadMessage(f"label is {quoted(label)}: {needed_label(kind, 'null')}.")
-    return Label(key, label)
+    return Label(key, label, content.get("again") is True)
 
 
 def is_label(label: object, kind: str | None) -> bool:

@@ -58,6 +58,8 @@ class Watch:
             self._marks = deque([(monotonic() - early, self.monitor.observed)])
             self._changed, self._given_up = True, self.monitor.processed
             self.labels = self.hits = 0
+            # labels that were taken and whether they were hits, in case they are sent again
+            self.taken: dict[str, tuple[Any, bool | None]] = {}
             self.recent_hits: deque[bool] = deque(maxlen=RECENT_LABELS)
             # when alarms were raised, in seconds since 1970; None: before this server started
             self.alarm_times: dict[str, float | None] = {
@@ -124,7 +126,9 @@ class Watch:
             hit = _is_hit(decision, label)
             self.labels, self.hits = self.labels + 1, self.hits + hit
             self.recent_hits.append(hit)
-        self._changed = True
+        self._changed, self.taken[key] = True, (label, hit)
+        if len(self.taken) > self._limits.labels_waiting:
+            del self.taken[next(iter(self.taken))]
         return hit, self._new_alarms()
 
     def _new_alarms(self) -> list[Alarm]:
