@@ -129,11 +129,12 @@ def test_convolutions(
 HELD: list[Architecture] = [
     FullyConnected((3,), 2, members=2, hidden=(20,)),
     Convolutional((2, 6, 6), 2, members=2, channels=(4,), hidden=(), real_input=False),
+    Convolutional((2, 6, 6), 2, members=2, channels=(130,), hidden=(), real_input=False),
 ]
 
 
 @exactly
-@pytest.mark.parametrize("config", HELD, ids=["fully-connected", "convolutional"])
+@pytest.mark.parametrize("config", HELD, ids=["fully-connected", "convolutional", "many channels"])
 def test_an_image_is_held_for_any_number_of_steps(config: Architecture) -> None:
     network = network_of(config, 2.0**-6, 3)
     image = inputs_of(network, 3, 1, 0.5, 4)
