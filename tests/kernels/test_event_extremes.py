@@ -139,7 +139,7 @@ def test_an_image_is_held_for_any_number_of_steps(config: Architecture) -> None:
     network = network_of(config, 2.0**-6, 3)
     image = inputs_of(network, 3, 1, 0.5, 4)
     expected = Dense(network).begin(image).advance(20)
-    assert expected[:, 0].sum() < expected[:, -1].sum()  # spikes need the image to stay
+    assert expected[:, -3:].any()  # the image stays
     check_every_way(network, image, 20, expected)
 
 
