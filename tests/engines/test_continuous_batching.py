@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from agreestop.engines import Dense, Fused, RunOptions, decide_early
 from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.gpu import continuous_batching as batching
 from agreestop.engines.prefilter import Prefilter, prefilter_for
+from agreestop.kernels import TRITON_AVAILABLE
 from agreestop.networks import Convolutional, FullyConnected, Neuron, ResNet18, SpikingNetwork
 from agreestop.networks.layers import MemberBatchNorm2d
 from tests.decide.strategies import at_kth_values
@@ -23,7 +23,7 @@ from tests.decide.strategies import at_kth_values
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-KERNELS = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+KERNELS = pytest.mark.skipif(not TRITON_AVAILABLE, reason="there are no kernels for GPUs, or Triton is not installed")
 
 
 def fused(real: bool = False) -> Fused:

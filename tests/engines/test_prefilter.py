@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import agreestop as ag
 from agreestop.common import Booleans
 from agreestop.engines import decide_early
 from agreestop.engines.prefilter import can_prefilter_on_cpu, prefilter_for
+from agreestop.kernels import TRITON_AVAILABLE
 from tests.decide.strategies import at_threshold, reading_of, simulate_spikes
 
 STEPS, MEMBERS = 30, 4
@@ -142,7 +142,7 @@ def test_a_rule_that_never_stops_early_runs_to_the_last_checkpoint() -> None:
 # ---- the GPU kernel, on a GPU or in Triton's interpreter
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-KERNELS = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+KERNELS = pytest.mark.skipif(not TRITON_AVAILABLE, reason="there are no kernels for GPUs, or Triton is not installed")
 
 
 @KERNELS

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 
-if find_spec("triton") is None:
-    pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
+from agreestop.kernels import TRITON_AVAILABLE
+
+if not TRITON_AVAILABLE:
+    pytest.skip("there are no kernels for GPUs, or Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
 from agreestop.kernels.gpu import batchnorm as gpu_batchnorm
 from agreestop.kernels.gpu import deep_training as gpu_deep_training

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
-from agreestop.kernels import SRMState
+from agreestop.kernels import TRITON_AVAILABLE, SRMState
 from agreestop.kernels.mixed_product import EXACT, SHIFT, FixedPoint, fixed_point
 from agreestop.networks import SRM, Neuron, srm
 from tests.networks.plain import generator
 
-if find_spec("triton") is None:
-    pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
+if not TRITON_AVAILABLE:
+    pytest.skip("there are no kernels for GPUs, or Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
 from agreestop.kernels.gpu.sparse import SparseLayer, spiking_layers
 

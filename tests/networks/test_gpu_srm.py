@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -16,12 +15,12 @@ import torch
 from torch import Tensor
 
 import agreestop.networks.neurons as srm_module
-from agreestop.kernels import SLOPES, Chunk, SRMParameters, SRMState, Surrogate
+from agreestop.kernels import SLOPES, TRITON_AVAILABLE, Chunk, SRMParameters, SRMState, Surrogate
 from agreestop.networks import SRM, FullyConnected, Neuron, SpikingNetwork, operations, srm
 from tests.networks.plain import generator, gradients, plain_loop, refused
 
-if find_spec("triton") is None:
-    pytest.skip("Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
+if not TRITON_AVAILABLE:
+    pytest.skip("there are no kernels for GPUs, or Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
 
 from agreestop.kernels.gpu import srm as fused
 

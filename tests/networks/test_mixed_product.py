@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
 import torch
 
+from agreestop.kernels import TRITON_AVAILABLE
 from agreestop.kernels.mixed_product import SHIFT, can_run, mixed_product, split_float16
 from agreestop.networks.layers import MemberConv2d, MemberLinear, draw_weights
 from tests.networks.plain import generator
@@ -44,7 +43,7 @@ def test_two_parts_hold_all_but_the_last_bit() -> None:
     assert torch.equal(joined(scaled), joined(split_float16(values)))
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.skipif(not TRITON_AVAILABLE, reason="there are no kernels for GPUs, or Triton is not installed")
 def test_the_kernel_splits_without_loss() -> None:
     from agreestop.kernels.gpu.triton_kernels import split
 

@@ -32,9 +32,9 @@ from agreestop.report import (
     Report,
     Section,
     describe_ensemble,
-    in_words,
     interval,
     promise_of,
+    settings_in_words,
     summarise,
     versions,
 )
@@ -69,7 +69,7 @@ def report() -> Iterator[Report]:
         spent = np.cumsum(np.ones((len(pool), STEPS, MEMBERS)), axis=1)
         measurement = measure_rules("deep", tuning, pool, MEASURED, no_progress, spent)
         results = pool, measurement.records, measurement.rules
-        section = describe_ensemble("deep", *results, MEASURED, no_progress, InputPictures(inputs), in_words(MEASURED))
+        section = describe_ensemble("deep", *results, MEASURED, no_progress, InputPictures(inputs), settings_in_words(MEASURED))
         yield Report(
             name="small & <b>bold</b>",
             kind="simulated events",

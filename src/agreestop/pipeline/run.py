@@ -14,7 +14,7 @@ from agreestop.engines.protocol import running_energy
 from agreestop.ensembles.streams import kl_note
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.files import save_events
-from agreestop.report.contents import Report, describe_ensemble, in_words, versions
+from agreestop.report.contents import Report, describe_ensemble, settings_in_words, versions
 from agreestop.report.pictures import InputPictures
 from agreestop.report.records import MeasurementSettings, Record
 
@@ -162,8 +162,8 @@ def _run(
         )
         report = stages.begin(name)
         made_with = (
-            *in_words(config.network, unused_keys(config.network)),
-            *in_words(ensemble, unused_keys(ensemble)),
+            *settings_in_words(config.network, unused_keys(config.network)),
+            *settings_in_words(ensemble, unused_keys(ensemble)),
         )
         section = describe_ensemble(
             name,
@@ -211,7 +211,7 @@ def _run(
         settings=(
             ("inputs", _shape_in_words(data.pool)),
             ("parts", parts),
-            *in_words(config.data, unused_keys(config.data)),
+            *settings_in_words(config.data, unused_keys(config.data)),
         ),
         notes=tuple(note for name, note in NOTES.items() if name == config.data.name),
     )

@@ -205,7 +205,9 @@ def versions(*packages: str) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def in_words(settings: Any, leave_out: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
+def settings_in_words(
+    settings: Any, leave_out: Collection[str] = ()
+) -> tuple[tuple[str, str], ...]:
     """The names and values of a dataclass of settings, as text, but for the fields to leave out."""
 
     def value_in_words(value: object) -> str:
