@@ -18,7 +18,7 @@ import agreestop
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-SCRIPTS = {"examples": "gallery"}
+SCRIPTS = {"examples": "gallery", "tutorials": "tutorials"}
 """Folders of scripts, and the folders of their pages."""
 NOT_RUN = {"own_configuration"}  # the main job on own data, minutes
 sys.path.insert(0, str(HERE))
@@ -37,7 +37,7 @@ autosummary_ignore_module_all = False
 autosummary_imported_members = True
 numpydoc_show_class_members = False
 default_role = "code"
-myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "attrs_block"]
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]  # transcripts of terminals are no valid source
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import re
@@ -611,6 +613,18 @@ def shapes(text: str) -> str:
     return fill(text, "checkpoints", checkpoints_table)
 
 
+def mistakes(text: str) -> str:
+    """docs/mistakes.md with what each block of code prints below it."""
+
+    def with_output(found: re.Match[str]) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(found[1], {})
+        return f"```python\n{found[1]}```\n\n```text\n{printed.getvalue()}```\n"
+
+    return re.sub(r"```python\n(.*?)```\n(?:\n```text\n.*?```\n)?", with_output, text, flags=re.DOTALL)
+
+
 PAGES: dict[str, Callable[[str], str]] = {
     "docs/guide.md": guide,
     "docs/paper.md": paper,
@@ -624,6 +638,7 @@ PAGES |= {
     "docs/nir.md": nir,
     "docs/language-models.md": language_models,
     "docs/spotting.md": spotting,
+    "docs/mistakes.md": mistakes,
     "docs/shapes.md": shapes,
 }
 

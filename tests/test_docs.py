@@ -85,6 +85,14 @@ def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
     assert run_code(code, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((ROOT / "tutorials").glob("*.py")), ids=lambda path: path.stem)
+def test_the_tutorials_run(path: Path, tmp_path: Path) -> None:
+    for package in ("torch", "matplotlib", "sklearn"):
+        pytest.importorskip(package, reason="tutorials train models and draw")
+    assert run_code(path.read_text(encoding="utf-8"), tmp_path)
+
+
 def test_the_tables_of_the_pages_are_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_readme.py"))
     written = ("adapters", "drift", "engines", "language-models", "microcontroller", "nir", "promises", "reliability", "scale", "serve")
