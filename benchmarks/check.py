@@ -67,7 +67,7 @@ def workloads() -> dict[str, Work]:
                 if session.push(step) is not None:
                     break
 
-    def network() -> None:
+    def live_network() -> None:
         for _ in range(5):
             alone = ensemble.engine.live()
             for step in frames:
@@ -88,7 +88,7 @@ def workloads() -> dict[str, Work]:
         "decide": partial(calibrated.decide, more),
         "repeat_splits": partial(ag.repeat_splits, rule, more, n_calibration=200, repeats=5),
         "stream": stream,
-        "live network": network,
+        "live network": live_network,
         "live push": live,
         "live opening": opening,
         "live batch": batch,

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 import agreestop as ag
 from agreestop.engines.live_batch import LiveBatch, Push, Steps
+from agreestop.networks.architectures import SpikingNetwork
 
 MARK = "live: "
 """What begins a line of results; libraries print too."""
@@ -89,7 +90,7 @@ class Others:
         from .peers import PEERS, PeerEnsemble, Weights, live_forms
 
         peer = next(peer for peer in PEERS if peer.name == name)
-        weights = Weights.of(ag.ensembles.load(folder / "members").network)
+        weights = Weights.of(cast(SpikingNetwork, ag.ensembles.load(folder / "members").network))
         self._forms = [PeerEnsemble(peer, form, weights) for form in live_forms()]
         data = np.load(folder / "inputs.npz")
         self._frames = [[torch.from_numpy(frame).flatten()[None].float() for frame in row] for row in data["x"]]
