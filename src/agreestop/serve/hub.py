@@ -66,6 +66,7 @@ LEAST_UNITS = 8  # of one client in one batch, if it has as many
 OPEN_UNITS = 8  # steps that cost about as much as the beginning of a session
 # seconds of the event loop for a message; the time that its client rests, in multiples of that
 SLOW_TO_READ, RESTS = 0.001, 25
+SHORT = 2048  # characters or bytes, which nothing in them makes slow to read
 LONGEST_REST = 5.0  # seconds
 TURN_SECONDS = 0.0002  # of reading the messages of one client before it is the turn of the others
 MOST_LABELS = 8  # labels of one client that the monitor may hold at once
@@ -235,6 +236,9 @@ class Hub:
 
     def receive(self, connection: Connection, data: str | bytes) -> None:
         """Take a message of a client: queue it, or answer why not."""
+        if len(data) < SHORT:  # as most are; the clock of a thread takes longer than to read them
+            self._receive(connection, data)
+            return
         began = thread_time()
         self._receive(connection, data)
         if (spent := thread_time() - began) > SLOW_TO_READ:

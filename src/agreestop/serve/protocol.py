@@ -133,16 +133,14 @@ class PushSteps:
         return next(given for given in contents if given is not None)
 
     def __len__(self) -> int:
-        return len(self.content)
+        return len(self.content if self.steps is None else self.steps.counts)
 
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays; what a rule reads is about as large as its message."""
-        arrays = (
-            (self.frames, self.log_confidence)
-            if self.steps is None
-            else (self.steps.counts, self.steps.indices)
-        )
+        if self.steps is not None:
+            return self.steps.counts.nbytes + self.steps.indices.nbytes
+        arrays = self.frames, self.log_confidence
         return sum(array.nbytes for array in arrays if array is not None)
 
     @property
@@ -153,7 +151,12 @@ class PushSteps:
     @property
     def largest_units(self) -> int:
         """The work of its largest step, which cannot be cut."""
-        return 1 if self.steps is None else 1 + int(self.steps.counts.max()) // EVENTS_A_UNIT
+        if self.steps is None:
+            return 1
+        counts = self.steps.counts
+        return (
+            1 + (int(counts.max()) if len(counts) > 1 else len(self.steps.indices)) // EVENTS_A_UNIT
+        )
 
     def push(self, row: LiveInput) -> Push:
         """The same for the batch of live inputs."""
@@ -163,6 +166,8 @@ class PushSteps:
         """The first steps that are about so many units of work, one step at least; and the rest,
         if there is one.
         """
+        if len(self) == 1:
+            return self, None
         if self.steps is None:
             count = max(1, units)
         else:
@@ -473,7 +478,7 @@ def _read_binary(data: bytes, bounds: Bounds) -> PushSteps:
     except InputError as error:
         raise BadMessage(str(error), session) from None
     numbers = np.frombuffer(data, "<u4", offset=HEADER.size)
-    if (numbers[:count] == FRAME).all():
+    if numbers[0] == FRAME and (numbers[:count] == FRAME).all():
         if len(numbers) == count or len(numbers) % count:
             raise BadMessage(
                 f"the binary message has {len(numbers) - count} numbers for {count} frames: send "
