@@ -153,6 +153,22 @@ def test_ties_of_class_lists_groups_and_costs_can_be_broken_too() -> None:
         ag.AgreeStop(0.9, range(1, 9), 1, accumulated=True, delta=0.1, break_ties=True)
 
 
+def test_a_learned_risk_reads_what_the_votes_do_not_say() -> None:
+    """Wrong answers are long, so after one vote each the shorter answer is the right one."""
+
+    def priced(n: int, seed: int) -> ag.Answers:
+        rng = np.random.default_rng(seed)
+        right = rng.random((n, STEPS)) < rng.uniform(0.7, 1, n)[:, None]
+        samples = np.where(right, "a", "b").tolist()
+        return ag.Answers(samples, cost=np.where(right, 100, 900).tolist(), ids=1000 * seed + np.arange(n))
+
+    calibration, test, tuning = priced(300, 1), priced(600, 2), priced(300, 3)
+    risks = ag.VoteRisk(), ag.VoteRisk.fit(tuning, "final")
+    plain, learned = (rule(0.95, risk=risk, break_ties=True).calibrate(calibration, "final").decide(test, first=0) for risk in risks)
+    assert learned.stop_time.mean() < 0.9 * plain.stop_time.mean()
+    assert ag.evaluate(learned, test).coverage > 0.93
+
+
 def test_files_keep_rules_and_reuse_is_found_by_ids_alone(tmp_path: Path) -> None:
     calibration, test, tuning = simulate(100, 1), simulate(50, 2), simulate(100, 3)
     risk = ag.VoteRisk.fit(tuning, "final")

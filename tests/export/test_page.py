@@ -381,13 +381,17 @@ def test_it_is_written_on_the_command_line(
     rules[0].save("a.rule")
     rules[-1].save("b.rule")
     test_inputs.rows(slice(0, 3)).save("inputs.npz")
+    ag.save_scores("calibration.npz", ensemble.score(*some_inputs(60, 2)))
     words = ("export", "b.rule", "a.rule", "--members", "members", "--to", "page", "-o", "demo.html")
     refused = call(monkeypatch, capsys, *words)
     assert refused.code == 2 and "--inputs is missing" in refused.err
-    done = call(monkeypatch, capsys, *words, "--inputs", "inputs.npz")
+    done = call(monkeypatch, capsys, *words, "--inputs", "inputs.npz", "--calibration", "calibration.npz")
     assert done.code == 0, done.err
     said = " ".join(done.out.split())
     assert "with 3 inputs to replay" in said and "smallest distance of a risk or score to its threshold" in said
+    other = call(monkeypatch, capsys, *words[:-4], "--to", "c", "-o", "c", "--calibration", "calibration.npz")
+    assert other.code == 2 and "--calibration" in other.err
+    assert '"examples":[' in Path("demo.html").read_text()
     names = re.findall(r'"name":"([^"]*)"', Path("demo.html").read_text())
     assert names == ["70 %, SpikeCP", "90 %, AgreeStop"]
 

@@ -254,9 +254,9 @@ def test_the_terminal_gets_two_lines_and_a_third_where_answers_say_little(report
     assert len(lines) == 2 and max(len(line) for line in lines) <= 80
     assert "of at least 80 %" in lines[0]
     paper = section.summary.paper
-    assert paper is not None and f"{abs(paper.earlier):.0%}".replace("%", " %") + " earlier than the paper's best" in lines[1]
+    assert paper is not None and f"{abs(paper.earlier):.0%}".replace("%", " %") + " earlier than the paper's rules" in lines[1]
     later = replace(section.summary, paper=replace(paper, earlier=interval(-0.25, 0.01)))
-    assert "25 % later than the paper's best" in summary_in_words(replace(many, summary=later))[1]
+    assert "25 % later than the paper's rules" in summary_in_words(replace(many, summary=later))[1]
     assert summary_in_words(few)[:2] == lines and "tell little apart" in summary_in_words(few)[2]
 
 

@@ -301,20 +301,27 @@ def _figures_table(
     ]
     abstains = any(row.answered is not None and row.answered < 1 for _, row in rows)
     own = kind in ("risks", "samples") or abstains
-    shares = [*promised, *(("answered", "wrong") if own else ("coverage",))]
+    samples = kind == "samples"
+    shares = [*promised, *(("wrong",) if own else ("coverage",))]
+    if own and (abstains or not samples):
+        shares.insert(len(promised), "answered")
     size = {"classes": "set size", "numbers": "width"}.get(kind)
-    time = ("latency", "samples") if kind == "samples" else ("normalized_latency", "latency / T")
+    time = ("latency", "samples") if samples else ("normalized_latency", "latency / T")
+    between = "\n" if samples else " "  # many columns, which 80 characters hold on two lines
     heads = [*((key,) if key else ()), "inputs", *shares, time[1]]
     for name in (*heads, *((size,) if size else ())):
         table.add_column(name, justify="left" if name == key else "right")
     for name, row in rows:
         waited = getattr(row, time[0])
-        latency = f"{waited:.3f}" if key else _interval(waited)
+        latency = f"{waited:.3f}" if key else _interval(waited, between=between)
         shown_size = row.width if kind == "numbers" else row.set_size
         cell = ""
         if shown_size is not None:
             cell = f"{shown_size:.2f}" if key else _interval(shown_size, 2)
-        shown = [_interval(getattr(row, name)) for name in shares]
+        shown = [
+            _interval(getattr(row, name), 1 if name == "cost" and samples else 3, between)
+            for name in shares
+        ]
         cells = [*((name,) if key else ()), str(row.n), *shown, latency]
         table.add_row(*cells, *((cell,) if size else ()))
     return table
@@ -324,10 +331,10 @@ def _kept(row: Evaluation | Group) -> Estimate:
     return row.coverage if row.kept is None else row.kept
 
 
-def _interval(value: Estimate, digits: int = 3) -> str:
+def _interval(value: Estimate, digits: int = 3, between: str = " ") -> str:
     if value.low != value.low:  # a single input has no interval
         return f"{value:.{digits}f}"
-    return f"{value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+    return f"{value:.{digits}f}{between}[{value.low:.{digits}f}, {value.high:.{digits}f}]"
 
 
 def _record(

@@ -17,6 +17,8 @@ from .console import Engine, errors_name_options, never_stops, say, show
 from .decide import AnyEngine, AnyMembers, say_unchecked
 from .spot import SPOTTER
 
+LARGE_PAGE = 3_000_000  # bytes
+
 if TYPE_CHECKING:
     from agreestop.ensembles.ensemble import Ensemble
 
@@ -52,6 +54,12 @@ def export(
     inputs: Annotated[
         Path | None,
         typer.Option(help="File of inputs: to compare C with Python, or to replay in the page."),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="page: score file that the rules were calibrated on, whose examples it shows."
+        ),
     ] = None,
     spotter: Annotated[
         Path | None,
@@ -113,8 +121,10 @@ def export(
         say_unchecked(rule, wanted, ensemble.digest)
     allowed = _Allowed(any_engine=any_engine, any_members=any_members)
     if to == "page":
-        _to_page(loaded, ensemble, inputs, output, allowed)
+        _to_page(loaded, ensemble, inputs, calibration, output, allowed)
     else:
+        if calibration is not None:
+            raise InputError("--calibration is for --to page: leave it out.")
         _to_c(loaded, ensemble, inputs, output, allowed, watch)
 
 
@@ -215,9 +225,11 @@ def _to_page(
     rules: Sequence[CalibratedRule],
     ensemble: "Ensemble",
     inputs: Path | None,
+    calibration: Path | None,
     path: Path,
     allowed: _Allowed,
 ) -> None:
+    from agreestop.decide.scores import load_scores
     from agreestop.events.files import load as load_inputs
     from agreestop.export import to_page
 
@@ -227,7 +239,9 @@ def _to_page(
             "test-inputs.npz of a run."
         )
     data = load_inputs(inputs)
-    made = to_page(rules, ensemble, path, data, **allowed)
+    scores = None if calibration is None else load_scores(calibration)
+    with errors_name_options():
+        made = to_page(rules, ensemble, path, data, calibration=scores, **allowed)
     replayed = (
         f"{made.inputs} inputs"
         if made.inputs == len(data)
@@ -238,6 +252,11 @@ def _to_page(
         "it loads nothing else."
     )
     show(f"{_nearest(made.nearest, made.ties, made.rounded, 'the page')}.")
+    if made.size > LARGE_PAGE and not ensemble.engine.name.endswith("-int8"):
+        show(
+            "Most of it are weights. Rules that were calibrated on scores of --engine "
+            "event-driven-int8 make them a quarter."
+        )
 
 
 def _nearest(distance: float, ties: int, rounded: int, where: str) -> str:

@@ -265,7 +265,7 @@ def table_of_rules(records: Sequence[Record], title: str) -> Table:
     notes += ["energy is a share of running to T"] * energy + [
         "* cannot stop: too few calibration examples"
     ] * stuck
-    table.caption = "; ".join(notes)
+    table.caption, table.caption_justify = "; ".join(notes), "left"
     for name in ("rule", "coverage", "latency / T", "set size", *["energy"] * energy):
         table.add_column(name, justify="left" if name == "rule" else "right")
     for record in shown:

@@ -50,6 +50,8 @@ from .scores import Inputs, labels_of
 FORMS = ("beta", "share")
 EXACT = 1e-9  # more than the rounding of logarithms of whole numbers
 RIDGE, NEWTON_STEPS, LEAST_ROWS = 1.0, 50, 20
+EARLY = 5  # checkpoints from which a risk is learned: later votes are rarely split, or for long
+LEAST_SLOPE = 0.1  # of the logit of the Beta criterion, so that noise is never taken for a slope
 Normalise = Callable[[str], str]
 
 
@@ -408,6 +410,10 @@ class VoteRisk(OpenRisk, KeptInFiles):
     ) -> "LearnedVotes":
         """Learn a risk from tuning rows. Calibration and test must not use these rows.
 
+        It is the Beta criterion, corrected by one sign of whose weight the rows decide: whether the
+        other answers cost more than those of the leader, or without costs how long the leader has
+        come without a break.
+
         Parameters
         ----------
         answers : Answers
@@ -438,42 +444,45 @@ class VoteRisk(OpenRisk, KeptInFiles):
         if len(answers) < LEAST_ROWS:
             raise InputError(f"there are {len(answers)} tuning rows: give at least {LEAST_ROWS}.")
         data = answers.at(answers.times if times is None else times)
-        last = data._cells
-        final = _votes(last, last.shape[2] + 1).argmax(axis=1)
+        last, with_cost = data._cells, data._knows(2)
+        classes = last.shape[2] + 1
+        final = _votes(last, classes).argmax(axis=1)
         truth = final if labels == "final" else labels_of(data)  # type: ignore[arg-type]
-        features, misses = [], []
-        with_cost = data._knows(2)
-        for time in data.times:
+        logits, signs, misses = [], [], []
+        for time in data.times[:EARLY]:
             seen = last[:, :, : int(time)]
-            votes = _votes(seen, last.shape[2] + 1)
-            features.append(_features(votes, seen, last.shape[2], with_cost))
-            misses.append(votes.argmax(axis=1) != truth)
-        weights = _fit_logistic(np.concatenate(features), np.concatenate(misses))
-        learned = LearnedVotes(weights, int(data.times[-1]), with_cost, data.times)
+            votes = _votes(seen, classes)
+            logit, sign = _logit(votes, seen), _sign(votes, seen, with_cost)
+            split = logit > _logit_of(int(time), 0)  # where all agree there is nothing to weigh
+            logits.append(logit[split])
+            signs.append(sign[split])
+            misses.append((votes.argmax(axis=1) != truth)[split])
+        features = np.column_stack([np.concatenate(logits), np.concatenate(signs)])
+        slope, weight, _ = _fit_logistic(features, np.concatenate(misses))
+        learned = LearnedVotes(weight / max(slope, LEAST_SLOPE), with_cost, data.times)
         return learned.remembering_ids(data)
 
 
 @dataclass(frozen=True, eq=False)
 class LearnedVotes(OpenRisk, KeptInFiles):
-    """A risk learned from tuning rows by `VoteRisk.fit`.
+    """A risk learned from tuning rows by `VoteRisk.fit`: logit e = logit Beta + weight · sign.
 
-    weights    of the features, and last the constant
-    steps      T of the tuning rows
-    with_cost  whether it reads costs
+    The sign of where the votes go is, with costs, how much longer the other answers were than those
+    of the leader, as a difference of mean logarithms; without costs, for how many samples the
+    leader has come without a break, as a logarithm.
+
+    weight     of the sign, learned where early votes were split
+    with_cost  whether the sign is that of costs
     rows       the tuning rows, where they have ids
     """
 
-    weights: Floats
-    steps: int
+    weight: float
     with_cost: bool
     times: tuple[float, ...] | None = None
     rows: TunedRows | None = field(default=None, repr=False)
 
     def log_risk(self, votes: Floats, seen: Floats) -> Floats:
-        features = _features(votes, seen, self.steps, self.with_cost)
-        logit = np.full(len(features), self.weights[-1])
-        for column, weight in zip(features.T, self.weights[:-1], strict=True):
-            logit += weight * column
+        logit = _logit(votes, seen) + self.weight * _sign(votes, seen, self.with_cost)
         return -np.logaddexp(0.0, -logit)
 
     def rounding(self, base: Rounding) -> Rounding:
@@ -507,49 +516,53 @@ def _two_largest(votes: Floats) -> tuple[Floats, Floats]:
     return top[:, 1], top[:, 0]
 
 
-def _features(votes: Floats, seen: Floats, steps: int, with_cost: bool) -> Floats:
-    """What `VoteRisk.fit` learns from, (b, features): counts, history and costs so far."""
-    n, _, t = seen.shape
-    codes = seen[:, 0]
-    counts = _votes(np.where(np.arange(3)[:, None] == 1, np.nan, seen), votes.shape[1])
-    leader, rows = votes.argmax(axis=1), np.arange(n)
-    own, distinct = counts[rows, leader], codes.max(axis=1) + 1
+@lru_cache(maxsize=2**16)
+def _logit_of(a: int, b: int) -> float:
+    """The logit of the Beta criterion."""
+    log = _beta(a, b)
+    return log - math.log(-math.expm1(log))
+
+
+def _logit(votes: Floats, seen: Floats) -> Floats:
+    """The logit of the Beta criterion (b,) of counts, also where votes have weights."""
+    counts = _counts(votes, seen)
+    rows, leader = np.arange(len(votes)), votes.argmax(axis=1)
+    own = counts[rows, leader]
     counts[rows, leader] = -1.0
     second = np.maximum(counts.max(axis=1), 0.0)
-    beta = VoteRisk.criterion(np.maximum(own, second).astype(np.int64), second.astype(np.int64))
-    agrees = codes == leader[:, None]
-    streak = np.where(agrees.all(axis=1), t, agrees[:, ::-1].argmin(axis=1))
-    clock = math.log(t / steps)
-    columns = [
-        beta,
-        clock * beta,
-        np.full(n, clock),
-        np.log((t - own + 1) / (t + 2)),
-        distinct / t,
-        np.log(distinct),
-        streak / t,
-        np.log1p(streak),
-        agrees[:, 0].astype(np.float64),
-    ]
-    if with_cost:
-        paid = seen[:, 2]
-        if not np.isfinite(paid).all():
-            raise InputError("cost is missing, and the risk was learned with it: give the cost.")
-        logs = np.log1p(paid)
-        mean = np.add.accumulate(logs, axis=1)[:, -1] / t
-        others = np.add.accumulate(np.where(agrees, 0.0, logs - mean[:, None]), axis=1)[:, -1] / t
-        spread = np.add.accumulate((logs - mean[:, None]) ** 2, axis=1)[:, -1] / t
-        columns += [mean, mean * mean, clock * mean, others, np.sqrt(spread)]
-    return np.stack(columns, axis=1)
+    pairs = zip(np.maximum(own, second).tolist(), second.tolist(), strict=True)
+    return np.array([_logit_of(int(a), int(b)) for a, b in pairs])
+
+
+def _counts(votes: Floats, seen: Floats) -> Floats:
+    return _votes(np.where(np.arange(3)[:, None] == 1, np.nan, seen), votes.shape[1])
+
+
+def _sign(votes: Floats, seen: Floats, with_cost: bool) -> Floats:
+    """What `VoteRisk.fit` weighs beside the counts, (b,): see `LearnedVotes`."""
+    t = seen.shape[2]
+    agrees = seen[:, 0] == votes.argmax(axis=1)[:, None]
+    if not with_cost:
+        streak = np.where(agrees.all(axis=1), t, agrees[:, ::-1].argmin(axis=1))
+        return np.log1p(streak)
+    paid = seen[:, 2]
+    if not np.isfinite(paid).all():
+        raise InputError("cost is missing, and the risk was learned with it: give the cost.")
+    logs, count = np.log1p(paid), np.count_nonzero(agrees, axis=1)
+    own, others = (
+        np.add.accumulate(np.where(chosen, logs, 0.0), axis=1)[:, -1]
+        for chosen in (agrees, ~agrees)
+    )
+    longer = others / np.maximum(t - count, 1) - own / np.maximum(count, 1)
+    return np.where(count < t, longer, 0.0)
 
 
 def _fit_logistic(features: Floats, misses: Booleans) -> Floats:
     """Weights of the features, and last the constant, by Newton's method with a small ridge."""
     if misses.all() or not misses.any():
-        state = "never" if misses.all() else "always"
         raise InputError(
-            f"the most frequent answer is {state} right in the tuning rows, so there is nothing to "
-            "learn: use VoteRisk()."
+            "where the first votes of the tuning rows are split, the most frequent answer is never "
+            "or always right, so there is nothing to learn: use VoteRisk()."
         )
     centre, scale = features.mean(axis=0), features.std(axis=0)
     scale[scale < 1e-12] = 1.0

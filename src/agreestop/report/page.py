@@ -162,7 +162,7 @@ def summary_in_words(section: Section) -> list[str]:
         earlier = summary.paper.earlier
         second += (
             f", {percent(abs(earlier), 0)} {'earlier' if earlier >= 0 else 'later'} than the "
-            "paper's best"
+            "paper's rules"
         )
     if headline.energy is not None:
         second += f"; {percent(1 - headline.energy, 0)} less energy"
