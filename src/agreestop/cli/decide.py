@@ -164,8 +164,7 @@ def decide(
             decisions = calibrated.decide(
                 data, groups=inside, any_engine=any_engine, any_members=any_members
             )
-        if data.has_classes:
-            labels = decisions.final_best if calibrated.final else data.labels
+        labels = decisions.final_best if calibrated.final else data.labels
         classes = data.classes
         say_unchecked(calibrated, data.engine, data.ensemble_digest)
     else:

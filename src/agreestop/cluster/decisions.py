@@ -46,7 +46,15 @@ from .parts import (
 )
 from .pool import Actors, import_ray, run_tasks
 from .sources import Shard, Source, as_paths, check_apart, check_carried, import_parquet
-from .workers import FileReader, PlannedSource, engine_of_all, from_bytes, members_bytes, rule_bytes
+from .workers import (
+    FileReader,
+    PlannedSource,
+    check_terms,
+    engine_of_all,
+    from_bytes,
+    members_bytes,
+    rule_bytes,
+)
 
 OTHER_FORMATS = (".csv", ".json", ".npz")
 
@@ -208,6 +216,7 @@ def decide(
     import_ray(), import_parquet()
     stored_rule, stored_members = rule_bytes(rule), members_bytes(members)
     calibrated = load_rule(rule) if isinstance(rule, (str, PathLike)) else rule
+    check_terms(calibrated.rule.terms)
     if calibrated.start(1).depths:
         raise InputError(
             "the rule answers once for each depth of a tree, and these files hold one answer: give "

@@ -23,7 +23,7 @@ from agreestop.ensembles import load as load_ensemble
 
 from .pool import Actors, import_ray, map_tasks
 from .sources import Shard, Source
-from .workers import FileReader, PlannedSource, engine_of_all, members_bytes
+from .workers import FileReader, PlannedSource, check_terms, engine_of_all, members_bytes
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ def calibrate(
             "give a rule that is to be calibrated, such as AgreeStop(...), and then the members"
         )
         raise InputError(f"the rule is a {type(rule).__name__}: {advice}.")
+    check_terms(rule.terms)
     parts = _run(
         Actors(address, actors, cpus, gpus),
         members,

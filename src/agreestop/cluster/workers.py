@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from agreestop.common import InputError, read_file
 from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.rule import Terms
 from agreestop.ensembles import Ensemble
 from agreestop.ensembles import load as load_ensemble
 
@@ -128,6 +129,15 @@ def from_bytes(content: bytes, load: Callable[[Path], Loaded]) -> Loaded:
         path = Path(folder) / "content"
         path.write_bytes(content)
         return load(path)
+
+
+def check_terms(terms: Terms) -> None:
+    """Refuse rules that read no classes: members on a cluster give scores of classes."""
+    if terms.open_answers or not terms.has_classes:
+        raise InputError(
+            "on a cluster ensembles give scores of classes, which this rule does not read: give "
+            "AgreeStop or SpikeCP, or call rule.decide on your own numbers or answers."
+        )
 
 
 def rule_bytes(rule: CalibratedRule | str | PathLike[str]) -> bytes:

@@ -669,7 +669,8 @@ class Outcomes:
             paid = _paid(decisions, given)
             hits = paid == 0
         elif decisions.lower is not None:
-            hits = _covered(decisions, labels)
+            assert decisions.upper is not None
+            hits = covered(decisions.lower, decisions.upper, labels)
         if not decisions.has_classes:
             labels = np.zeros(n, dtype=np.int64)
         if labels is None:
@@ -852,17 +853,16 @@ def _paid(decisions: Decisions, losses: Any) -> Floats:
     return np.where(decisions.answered, array[np.arange(len(array)), decisions.stop_index], 0.0)
 
 
-def _covered(decisions: Decisions, labels: Any) -> Booleans:
-    """Whether intervals hold the true numbers, (n,), or `Numbers` with labels."""
-    if labels is None or np.shape(labels) != (len(decisions),):
+def covered(lower: Floats, upper: Floats, labels: Any) -> Booleans:
+    """Whether intervals (n,) hold the true numbers."""
+    if labels is None or np.shape(labels) != lower.shape:
         raise InputError(
             "intervals are evaluated with the true numbers: give one label for each of "
-            f"{len(decisions)} inputs, or Numbers with labels."
+            f"{len(lower)} inputs, or Numbers with labels."
         )
     array = as_floats(labels, "labels")
     check_finite(array, "labels")
-    assert decisions.lower is not None and decisions.upper is not None
-    return (decisions.lower <= array) & (array <= decisions.upper)
+    return (lower <= array) & (array <= upper)
 
 
 def _by_name(labels: ArrayLike, names: Sequence[str] | None) -> ArrayLike:

@@ -45,7 +45,7 @@ from ..decisions import Decision, Decisions
 from ..rule_files import read_rule_file, write_rule_file
 from ..scores import ScoresLike
 from .betting import Log
-from .label_queue import FINAL_LABEL, Given, LabelQueue, SavedQueue
+from .label_queue import FINAL_LABEL, Given, LabelQueue, SavedQueue, as_classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +109,16 @@ class AdaptiveRule:
             raise InputError(f"rate is {rate!r}: {advice}.")
         if calibrated.reach is None:
             raise InputError(
-                "an adaptive rule moves one threshold, which this "
+                "an adaptive rule moves one threshold of classes or open answers, which this "
                 f"{type(calibrated.rule).__name__} does not have: give AgreeStop or stop-aware "
                 "SpikeCP with a target, without gate, groups, accumulated and depth='each'; for a "
                 "rule in files of version 0.1: calibrate it again."
+            )
+        terms = calibrated.rule.terms
+        if terms.open_answers and not (calibrated.final or terms.abstains):
+            raise InputError(
+                "an adaptive rule must be able to avoid misses, and the last of open answers may "
+                'be wrong: calibrate with labels="final", or with at_end="abstain".'
             )
         self._start, self.rate = calibrated, float(rate)
         self._alpha = 1 - as_target(calibrated.rule.terms.target or 0)
@@ -266,7 +272,7 @@ class AdaptiveRule:
             The object that was observed, its key, or its number, as in `DriftMonitor.update`.
         label : int or array of int, shape (n,)
             The class index, or one for each row of a batch; None for a label that will never be
-            known.
+            known. For open answers a string, as in `DriftMonitor.update`.
 
         Returns
         -------
@@ -282,7 +288,7 @@ class AdaptiveRule:
         >>> adaptive.update(decisions[1], 3)
         '1 label waits for that of decision 0: give it, or None'
         """
-        self._queue.update(decision, label)
+        self._queue.update(decision, as_classes(self._start, decision, label))
         self._follow()
         return self.waiting
 

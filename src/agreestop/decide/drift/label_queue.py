@@ -21,15 +21,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_labels, is_integer
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    as_labels,
+    is_integer,
+    is_number,
+)
 from agreestop.common.kept import KeptInFiles
 
-from ..decisions import Decision, Decisions
+from ..calibrated import CalibratedRule
+from ..decisions import Decision, Decisions, covered
 
 MOST_WAITING = 100_000  # decisions that wait for labels; later ones are not kept
 MOST_HELD = 10_000
@@ -462,6 +471,38 @@ class LabelQueue:
         if not right:
             raise ValueError("decisions in an order that no queue has")
         return queue
+
+
+def as_classes(calibrated: CalibratedRule, decision: Given, label: Any) -> Any:
+    """Labels as classes: for open answers the class of a text among the answers of an input, for
+    intervals 0 where they hold the number and 1 where they do not.
+    """
+    terms = calibrated.rule.terms
+    is_text = terms.open_answers and np.asarray(label).dtype.kind == "U"
+    if label is None or not (is_text or terms.numbers):
+        return label
+    if not isinstance(decision, (Decision, Decisions)):
+        raise InputError(
+            "label is about an answer that keys and numbers do not tell: give the decision itself."
+        )
+    if terms.numbers:
+        if isinstance(decision, Decision) and not is_number(label):
+            raise InputError(f"label is {label!r:.80}: give the true number.")
+        lower, upper = decision.lower, decision.upper
+        if lower is None or upper is None:
+            raise InputError("decision has no interval: give one of the rule that is watched.")
+        inside = covered(np.atleast_1d(lower), np.atleast_1d(upper), np.atleast_1d(label))
+        classes = np.where(inside, 0, 1)
+        return classes if isinstance(decision, Decisions) else int(classes[0])
+    never = calibrated.classes - 1
+    if isinstance(decision, Decision):
+        known = dict(zip(decision.names or (), decision.classes, strict=True))
+        return known.get(label, never)
+    texts = decision.texts or ()
+    if len(np.atleast_1d(label)) != len(texts):
+        raise InputError(f"label must be a text for each of {len(texts)} rows: give as many.")
+    pairs = zip(texts, np.atleast_1d(label).tolist(), strict=True)
+    return np.array([names.index(one) if one in names else never for names, one in pairs])
 
 
 def as_risk(risk: float | None) -> float:

@@ -48,11 +48,8 @@ def _unwatched(calibrated: CalibratedRule, delta: Fraction) -> str:
             "the rule has losses in place of labels, from which there is no alarm: only call "
             "observe."
         )
-    if terms.numbers:
-        return (
-            "the rule answers with intervals, whose misses the monitor does not know: only call "
-            "observe."
-        )
+    if terms.numbers and calibrated.final:
+        return "the promise is about the last number of the model itself: only call observe."
     if calibrated.group_names is not None:
         return (
             "the rule has a promise for each group: calibrate one for each group, and watch each "

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,7 +43,7 @@ from ..decisions import Decision, Decisions
 from ..rule_files import read_rule_file, write_rule_file
 from ..scores import ScoresLike
 from .betting import Wealth, smoothed_rank
-from .label_queue import FINAL_LABEL, Given, LabelQueue, SavedQueue
+from .label_queue import FINAL_LABEL, Given, LabelQueue, SavedQueue, as_classes
 from .miss_level import miss_level
 from .risk_grid import RiskGrid
 
@@ -326,8 +326,8 @@ class DriftMonitor:
             batch waits for the label of this row. After a load, give keys or numbers.
         label : int or array of int, shape (n,)
             The class index, or one for each row of a batch. None for a label that will never be
-            known: an input without a miss. For open answers a string, or one for each row of a
-            batch; give the decision itself.
+            known: an input without a miss. For open answers a string, for intervals the true
+            number, or one for each row of a batch; give the decision itself.
 
         Returns
         -------
@@ -351,25 +351,8 @@ class DriftMonitor:
         if label is not None:
             self._level()
         _check_new(decision)
-        if label is not None and self.calibrated.rule.terms.open_answers:
-            label = self._classes_of(decision, label)
-        self._queue.update(decision, label)
+        self._queue.update(decision, as_classes(self.calibrated, decision, label))
         return self._proceed()
-
-    def _classes_of(self, decision: Given, label: Any) -> ArrayLike:
-        """The classes of right answers among those of each input; the last one if not given."""
-        never = self.calibrated.classes - 1
-        if isinstance(decision, Decision) and isinstance(label, str):
-            known = dict(zip(decision.names or (), decision.classes, strict=True))
-            return known.get(label, never)
-        texts = decision.texts if isinstance(decision, Decisions) else None
-        if texts is None or isinstance(label, str) or len(label) != len(texts):
-            raise InputError(
-                "label must be a string for a decision about open answers, and one for each row of "
-                "a batch: give the decision itself, not its key or number."
-            )
-        pairs = zip(texts, label, strict=True)
-        return np.array([names.index(one) if one in names else never for names, one in pairs])
 
     def _level(self) -> float:
         """The share of misses that is watched for, or a sentence why there is none."""
