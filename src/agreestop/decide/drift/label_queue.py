@@ -37,8 +37,8 @@ from agreestop.common import (
 )
 from agreestop.common.kept import KeptInFiles
 
-from ..calibrated import CalibratedRule
 from ..decisions import Decision, Decisions, covered
+from ..rule import Terms
 
 MOST_WAITING = 100_000  # decisions that wait for labels; later ones are not kept
 MOST_HELD = 10_000
@@ -473,11 +473,10 @@ class LabelQueue:
         return queue
 
 
-def as_classes(calibrated: CalibratedRule, decision: Given, label: Any) -> Any:
+def as_classes(terms: Terms, classes: int, decision: Given, label: Any) -> Any:
     """Labels as classes: for open answers the class of a text among the answers of an input, for
     intervals 0 where they hold the number and 1 where they do not.
     """
-    terms = calibrated.rule.terms
     is_text = terms.open_answers and np.asarray(label).dtype.kind == "U"
     if label is None or not (is_text or terms.numbers):
         return label
@@ -492,9 +491,9 @@ def as_classes(calibrated: CalibratedRule, decision: Given, label: Any) -> Any:
         if lower is None or upper is None:
             raise InputError("decision has no interval: give one of the rule that is watched.")
         inside = covered(np.atleast_1d(lower), np.atleast_1d(upper), np.atleast_1d(label))
-        classes = np.where(inside, 0, 1)
-        return classes if isinstance(decision, Decisions) else int(classes[0])
-    never = calibrated.classes - 1
+        found = np.where(inside, 0, 1)
+        return found if isinstance(decision, Decisions) else int(found[0])
+    never = classes - 1
     if isinstance(decision, Decision):
         known = dict(zip(decision.names or (), decision.classes, strict=True))
         return known.get(label, never)

@@ -351,7 +351,8 @@ class DriftMonitor:
         if label is not None:
             self._level()
         _check_new(decision)
-        self._queue.update(decision, as_classes(self.calibrated, decision, label))
+        known = self.calibrated.rule.terms, self.calibrated.classes
+        self._queue.update(decision, as_classes(*known, decision, label))
         return self._proceed()
 
     def _level(self) -> float:
