@@ -285,6 +285,17 @@ def test_repeated_splits_count_losses() -> None:
 GOOD = make(60)
 
 
+def test_no_run_within_the_rounding_costs_more() -> None:
+    """Two risks of an input lie so near each other that another run may stop at the second one."""
+    rng = np.random.default_rng(0)
+    risk = 1 + rng.random((60, 1)) + [0.0, 1e-9]
+    loss = np.array([[0.0, 1.0]]).repeat(60, axis=0)
+    rule = ag.StopRule(max_loss=0.2, at_end="abstain").calibrate(risk, loss)
+    assert rule.kth_values is not None and np.isinf(rule.kth_values).all()
+    decisions = rule.decide(risk + rng.uniform(-1e-7, 1e-7, risk.shape))
+    assert (decisions.answered & (decisions.stop_index == 1)).mean() <= 0.2
+
+
 @pytest.mark.parametrize(("loss", "all_may_stop"), [(0.1199, True), (0.1201, False)])
 def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool) -> None:
     """(10 losses + 1) / 11 is just below 0.2, or just above it."""

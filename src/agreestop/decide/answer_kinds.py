@@ -261,7 +261,7 @@ class NestedSets(Answer, KeptInFiles):
     def judge(
         self, limits: Limits, last: bool | Booleans, evidence: Evidence, state: State
     ) -> Verdict:
-        sets = evidence.values <= -np.asarray(limits)[..., None]
+        sets = evidence.values <= -_column(limits)
         size = np.count_nonzero(sets, axis=1)
         small = (size >= 1) & (size <= self.max_set_size)
         if last is not False:
@@ -271,7 +271,7 @@ class NestedSets(Answer, KeptInFiles):
         return Verdict(small | last, sets, state)
 
     def stopping(self, limit: Limits, evidence: Evidence) -> Booleans:
-        inside = (evidence.values <= -np.asarray(limit)[..., None]).astype(np.float32)
+        inside = (evidence.values <= -_column(limit)).astype(np.float32)
         # A matrix product is much faster than a sum over so short an axis.
         size = inside @ np.ones(inside.shape[-1], dtype=np.float32)
         return np.asarray((size >= 1) & (size <= self.max_set_size))
@@ -356,6 +356,11 @@ def fill_empty(sets: Booleans, scores: Floats) -> Booleans:
     if len(empty):
         sets[empty, scores[empty].argmin(axis=1)] = True
     return sets
+
+
+def _column(limits: Limits) -> Limits:
+    """Thresholds as a column; one for all inputs as it is."""
+    return limits[..., None] if isinstance(limits, np.ndarray) else limits
 
 
 def _rows_of(limits: Limits, rows: Booleans) -> Limits:
@@ -647,7 +652,7 @@ class NodeOfTree(StopsOnRisk, KeptInFiles):
         self, limits: Limits, last: bool | Booleans, evidence: Evidence, state: State
     ) -> Verdict:
         stop, values, rows = evidence.risk < limits, evidence.values, np.arange(len(evidence))
-        below = self._risks(values) < np.asarray(limits)[..., None]
+        below = self._risks(values) < _column(limits)
         depth = np.maximum(np.count_nonzero(below, axis=1) - 1, 0)
         if self.final:
             depth = np.where(stop, depth, len(self.nodes) - 1)

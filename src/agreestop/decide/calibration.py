@@ -237,8 +237,9 @@ def later_than_quarters(rule: Rule, policy: Policy, examples: LabelledEvidence) 
         return ""
     quarters = [len(times) * quarter // 4 - 1 for quarter in QUARTERS]
     few = replace(cast(Any, rule), checkpoints=[times[index] for index in quarters])
-    own = replace(examples, evidence=examples.evidence[:, quarters])
     rows, classes = np.arange(min(len(examples), ROWS_THAT_STOP)), examples.classes
+    evidence, labels = examples.evidence[: len(rows), quarters], examples.labels[rows]
+    own = replace(examples, evidence=evidence, labels=labels)
     clock = np.array(times) / times[-1]
     every = clock[run_policy(policy, examples.evidence, rows, classes).index]
     fewer = run_policy(few.fit(few.reduce(own), own), own.evidence, rows, classes).index

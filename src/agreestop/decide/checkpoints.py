@@ -391,8 +391,14 @@ def run_checkpoints(
 
     `judge(index, active, state)` is called only with the inputs that are still running.
     """
-    stops, every = Stops.empty(len(state), classes, state.depths), np.arange(len(state))
-    run_rounds(judge, state, ((index, every, every) for index in range(checkpoints)), stops.put)
+    stops, active = Stops.empty(len(state), classes, state.depths), np.arange(len(state))
+
+    def note(rows: Integers, index: Index, verdict: Verdict) -> None:
+        nonlocal active
+        stops.put(rows, index, verdict)
+        active = rows[~verdict.stop]
+
+    run_rounds(judge, state, ((index, active, active) for index in range(checkpoints)), note)
     return stops
 
 
