@@ -554,7 +554,7 @@ def scale(text: str) -> str:
 
 
 def serve(text: str) -> str:
-    """docs/serve.md with its tables."""
+    """docs/serve-load.md with its tables."""
     return fill(fill(text, "load", load_table), "attacks", attack_table)
 
 
@@ -634,7 +634,7 @@ PAGES: dict[str, Callable[[str], str]] = {
 PAGES |= {"docs/reliability.md": reliability, "docs/promises.md": promises, "docs/drift.md": drift, "docs/scale.md": scale}
 PAGES |= {
     "docs/microcontroller.md": microcontroller,
-    "docs/serve.md": serve,
+    "docs/serve-load.md": serve,
     "docs/nir.md": nir,
     "docs/language-models.md": language_models,
     "docs/spotting.md": spotting,

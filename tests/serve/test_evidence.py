@@ -109,6 +109,23 @@ def test_numbers_are_answered_with_intervals() -> None:
             assert short.end().time <= STEPS
 
 
+def test_members_that_give_numbers_are_served() -> None:
+    from tests.adapters.test_numbers import RunningMean
+
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=200)
+    x = (truth[:, None] + rng.normal(size=(200, 30)))[:, :, None].astype(np.float32)
+    engine = ag.adapters.from_module([RunningMean(-0.1), RunningMean(0.1)], output="numbers")
+    rule = ag.IntervalStop(0.9, max_width=1.5).calibrate(engine.numbers(x[:150], truth[:150]))
+    with Server(rule, engine, port=0).background() as url, Client(url) as client:
+        assert (client.about["reads"], client.about["label"]) == ("events", "number")
+        for frames, true in zip(x[150:155], truth[150:155], strict=True):
+            live, session = engine.live(rule), client.open()
+            expected = next(one for one in (live.push(frame=frame) for frame in frames) if one is not None)
+            assert session.push_steps(frames=frames) == expected and expected.upper is not None
+            assert session.label(float(true)) == ()
+
+
 def test_risks_are_judged_and_have_no_labels() -> None:
     rule = ag.StopRule(target=0.8, at_end="abstain").calibrate(*some_risks(200, 0))
     with serving(rule) as (_, client):

@@ -310,7 +310,7 @@ def fuzzed(rng: np.random.Generator) -> str | bytes:
         return frames[: len(frames) - int(rng.choice([0, 0, 1, 4]))]
     words: list[Any] = [0, 1, 2, 3, -1, 1.5, "push", "open", "end", "close", None, True, "é", "\ud800"]
     words += [[], {}, [1], [[2]], [[[-1.0] * 4] * 3], [0.0] * 32]
-    names = ("session", "step", "events", "steps", "frame", "frames", "log_confidence", "group", "label", "decision")
+    names = ("session", "step", "events", "steps", "frame", "frames", "log_confidence", "evidence", "cost", "group", "label", "decision")
     content = {"type": str(rng.choice(["open", "push", "end", "close", "label", "x"])), "session": int(rng.integers(3)), "step": 1}
     content |= {str(rng.choice(names)): words[int(rng.integers(len(words)))] for _ in range(int(rng.integers(4)))}
     text = json.dumps(content)
