@@ -72,7 +72,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "answers with a tree": (lambda: replace(VOTES, tree=ag.Tree(TREE)).calibrate(ag.Answers(SAMPLES), "final"), "leave the tree out"),
     "one person": (lambda: CLASSES.calibrate(SCORES, people=["a"] * 100), "one person alone"),
     "people in both parts": (known_people, "20 of the 20 people"),
-    "people without names": (lambda: CLASSES.calibrate(SCORES, people=[None] * 100), "people has"),
+    "people without names": (lambda: CLASSES.calibrate(SCORES, people=[None] * 100), "people has"),  # type: ignore[arg-type]
     "for_people without people": (lambda: CLASSES.calibrate(SCORES, for_people=0.9), "for_people is given without people"),
     "a centre of nan": (lambda: ag.Numbers(changed(CENTRE, np.nan), SCALE), "centre holds nan"),
     "a scale of 0": (lambda: numbers(0.0), "scale holds 0"),

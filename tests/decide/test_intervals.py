@@ -191,7 +191,7 @@ def test_large_numbers_of_small_scales_leave_room_for_their_own_rounding() -> No
     small = make(200, tied=True)
     large = ag.Numbers(small.centre + 2.0**20, small.scale, small.labels + 2.0**20)
     rules = [ag.IntervalStop(0.9, max_width=20.0).calibrate(numbers) for numbers in (small, large)]
-    kth = [float(np.ravel(rule.kth_values)[0]) for rule in rules]
+    kth = [float(np.atleast_1d(np.asarray(rule.kth_values))[0]) for rule in rules]
     assert kth[0] == kth[1]
     assert rules[0].thresholds[0] < kth[0] + 0.1
     assert rules[1].thresholds[0] > kth[1] + 1  # at least a few units of float32

@@ -339,7 +339,7 @@ def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool)
         (lambda: ag.StopRule(0.9).calibrate(ag.simulate_scores(20)), "these are Scores"),  # type: ignore[arg-type]
         (lambda: ag.StopRule(0.9).calibrate(GOOD[0], labels=GOOD[1]), "labels"),
         (lambda: ag.StopRule(max_loss=5, largest_loss=1.0), "max_loss over largest_loss is 5"),
-        (lambda: ag.StopRule(0.8).calibrate(*GOOD).decide(*make(9, seed=4)), "checkpoints holds"),
+        (lambda: ag.StopRule(0.8).calibrate(*GOOD).decide(*make(9, seed=4)), "checkpoints holds"),  # type: ignore[arg-type]
         (lambda: ag.StopRule(0.9).decide(GOOD[0]), "not calibrated yet"),
         (lambda: ag.tune(ag.StopRule(0.9), *GOOD), "nothing to tune"),
         (lambda: ag.AdaptiveRule(ag.StopRule(0.8).calibrate(*GOOD)), "does not have"),

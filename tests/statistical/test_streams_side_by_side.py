@@ -265,7 +265,9 @@ def test_sessions_of_the_server_side_by_side_raise_few_alarms() -> None:
         server = Server(rule, port=0)
         with server.background() as url:
             asyncio.run(run_all(url, make_scores(rng, np.zeros(900, bool)), rng))
-        monitor = server.hub.watch.monitor
+        watch = server.hub.watch
+        assert watch is not None
+        monitor = watch.monitor
         assert monitor.observed == monitor.processed == 900 and monitor.inputs.count == 900
         found.append({alarm.kind for alarm in monitor.alarms})
     assert is_at_most(sum("inputs" in kinds for kinds in found), runs, ALARM)
