@@ -396,16 +396,14 @@ def test_the_study_of_shapes_writes_its_records_and_the_table(tmp_path: Path, mo
 
 def test_the_study_of_checkpoints_measures_each_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = pytest.importorskip("benchmarks.checkpoints", reason="the digits' members are scikit-learn's")
-    made = study.simulated_stream("simulated", 15.0, 2.6, 0)
-    heat = 60 / np.array(made.pool.times)[:, None, None]  # far too sure at first
-    hot = [
-        study.ag.Scores(study.ag.log_confidence(heat * part.log_confidence), part.labels, part.times) for part in (made.tuning, made.pool)
-    ]
-    stream = study.TunedStream("overconfident", True, hot[0].rows(slice(300)), hot[1].rows(slice(300)))
+    made = study.ag.simulate_scores(240, steps=24, K=2, C=5)
+    heat = 18 / np.array(made.times)[:, None, None]  # far too sure at first
+    hot = study.ag.Scores(study.ag.log_confidence(heat * made.log_confidence), made.labels, made.times)
+    stream = study.TunedStream("overconfident", True, hot.rows(slice(100)), hot.rows(slice(100, None)))
     monkeypatch.setattr(study, "streams", lambda scores: [stream])
     assert call(monkeypatch, "checkpoints", "--repeats", 2, "-o", tmp_path / "found.json") == 0
     records = json.loads((tmp_path / "found.json").read_text())["records"]
-    assert [(one["risk"], one["checkpoints"]) for one in records] == [(risk, n) for risk in ("raw", "temperatures") for n in (4, 8, 20, 80)]
+    assert [(one["risk"], one["checkpoints"]) for one in records] == [(risk, n) for risk in ("raw", "temperatures") for n in (4, 8, 20, 24)]
     assert records[3]["latency"] > records[7]["latency"] and records[7]["noted"] == 0
 
 

@@ -45,7 +45,7 @@ def refused(call: Callable[[], object], match: str) -> None:
 
 def test_calibrate_notes_where_more_checkpoints_stop_later() -> None:
     """Members that are far too sure at first: raw risks are not comparable across times, fitted ones are."""
-    made, times = ag.simulate_scores(600, steps=40, K=3, C=5, seed=3), range(1, 41)
+    made, times = ag.simulate_scores(600, steps=40, K=3, C=5, seed=3), tuple(range(1, 41))
     heat = 30 / np.array(times)[:, None, None]
     rows = ag.Scores(ag.log_confidence(heat * made.log_confidence), made.labels, tuple(times))
     calibration, other = rows.split(0.5, 0.5, seed=0)
