@@ -106,7 +106,7 @@ cluster: $(CLUSTER)/.cluster  ## tests on a local Ray cluster of two workers, wh
 shapes: $(VENV)/.test  ## which shape of score stops earliest; writes results/shapes and the table of docs/shapes.md
 	$(BIN)/python -m benchmarks shapes
 
-docs: $(VENV)/.test  ## write what comes from docstrings and results: docs/configuration.md, docs/reproduction.md, tables and figures of docs/guide.md, paper.md, engines.md, reliability.md, promises.md, drift.md, scale.md, serve.md, adapters.md, nir.md and microcontroller.md
+docs: $(VENV)/.test  ## write what comes from docstrings and results: docs/configuration.md, docs/reproduction.md, tables and figures of docs/guide.md, paper.md, engines.md, speed.md, reliability-tests.md, promises-measured.md, drift.md, scale.md, serve-load.md, mistakes.md, adapters.md, nir.md and microcontroller.md
 	$(BIN)/python docs/make_configuration.py
 	PYTHONPATH=. $(BIN)/python docs/make_reproduction.py
 	$(BIN)/python docs/make_readme.py

@@ -454,7 +454,7 @@ def microcontroller(text: str) -> str:
 
 
 def reliability(text: str) -> str:
-    """docs/reliability.md with its table."""
+    """docs/reliability-tests.md with its table."""
     return fill(text, "fuzz", fuzz_table)
 
 
@@ -477,7 +477,7 @@ def adapters(text: str) -> str:
 
 
 def promises(text: str) -> str:
-    """docs/promises.md with its tables."""
+    """docs/promises-measured.md with its tables."""
     for name, table in (("gates", gates_table), ("final", final_table), ("size", size_table), ("work", work_table)):
         text = fill(text, name, table)
     return text
@@ -630,8 +630,9 @@ PAGES: dict[str, Callable[[str], str]] = {
     "docs/paper.md": paper,
     "docs/adapters.md": adapters,
     "docs/engines.md": engines,
+    "docs/speed.md": speed,
 }
-PAGES |= {"docs/reliability.md": reliability, "docs/promises.md": promises, "docs/drift.md": drift, "docs/scale.md": scale}
+PAGES |= {"docs/reliability-tests.md": reliability, "docs/promises-measured.md": promises, "docs/drift.md": drift, "docs/scale.md": scale}
 PAGES |= {
     "docs/microcontroller.md": microcontroller,
     "docs/serve-load.md": serve,

@@ -269,7 +269,8 @@ def page() -> str:
     return "\n".join(lines)
 
 
-INTRODUCTION = """Every claim of the paper's Section 5 and abstract, with what we measured. Written by `make docs` from
+INTRODUCTION = """For readers of the paper who want to know what holds.
+Every claim of the paper's Section 5 and abstract, with what we measured. Written by `make docs` from
 `results/fig*/numbers.json`. `python -m paper all --from-scores` (or `make figures`) makes these files from the stored score files, and the
 recipes of the score files are in `paper/recipes`. The functions that judge the claims are in `docs/make_reproduction.py`. Latency is the
 mean stopping time over T. There are n = 50 calibration examples, four checkpoints, at most three classes, 50 realisations, K = 6 members

@@ -95,8 +95,9 @@ def test_the_tutorials_run(path: Path, tmp_path: Path) -> None:
 
 def test_the_tables_of_the_pages_are_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_readme.py"))
-    written = ("adapters", "drift", "engines", "language-models", "microcontroller", "nir", "promises", "reliability", "scale")
-    assert set(pages["PAGES"]) == {f"docs/{name}.md" for name in (*written, "serve-load", "spotting", "guide", "paper", "shapes")}
+    written = ("adapters", "drift", "engines", "language-models", "microcontroller", "nir", "promises-measured", "reliability-tests", "scale")
+    others = ("serve-load", "speed", "spotting", "guide", "paper", "shapes", "mistakes")
+    assert set(pages["PAGES"]) == {f"docs/{name}.md" for name in (*written, *others)}
     for path, write in pages["PAGES"].items():
         text = (ROOT / path).read_text(encoding="utf-8")
         assert write(text) == text, "run make docs"
@@ -111,6 +112,18 @@ def test_the_configuration_page_is_up_to_date() -> None:
 def test_the_reproduction_page_is_up_to_date() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "make_reproduction.py"))["page"]()
     assert (ROOT / "docs" / "reproduction.md").read_text() == page, "run make docs"
+
+
+LONG_PAGES = ("reproduction",)  # tables of every claim
+MOST_WORDS = 2000
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("[!_]*.md")), ids=lambda path: path.stem)
+def test_a_page_says_for_whom_it_is_and_is_short(path: Path) -> None:
+    title, blank, first, *_ = path.read_text(encoding="utf-8").splitlines()
+    assert title.startswith("# ") and not blank and first.startswith("For ")
+    words = re.sub(r"```.*?```|<!--.*?-->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL).split()
+    assert len(words) <= MOST_WORDS or path.stem in LONG_PAGES, "move a section to a page of its own"
 
 
 def test_links_of_the_pages_exist() -> None:
