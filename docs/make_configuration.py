@@ -27,7 +27,10 @@ def page() -> str:
     _, *paragraphs, last = (inspect.getdoc(config) or "").split("\n\n")
     example = textwrap.dedent("\n\n".join(paragraphs))
     refused = "An unknown key is refused, and so is a value of the wrong type."
-    parts = [f"# Configuration of a run\n\nFor whoever trains, scores and measures with one file of settings.\n`agreestop run`, `train` and `score` take a TOML file. {refused} Written by `make docs`."]
+    parts = [
+        "# Configuration of a run\n\nFor whoever trains, scores and measures with one file of settings.\n"
+        f"`agreestop run`, `train` and `score` take a TOML file. {refused} Written by `make docs`."
+    ]
     parts += [f"```toml\n{example}\n```", last]
     for table, kind in TABLES.items():
         first, lines, *notes = (inspect.getdoc(kind) or "").split("\n\n")

@@ -460,7 +460,12 @@ def reliability(text: str) -> str:
 
 def engines(text: str) -> str:
     """docs/engines.md with its table."""
-    tables = {"speed": engines_table, "events": events_table, "floor": floor_text, "deep": deep_table, "deep-cpu": deep_cpu_table}
+    return fill(text, "events", events_table)
+
+
+def speed(text: str) -> str:
+    """docs/speed.md with its tables."""
+    tables = {"speed": engines_table, "floor": floor_text, "deep": deep_table, "deep-cpu": deep_cpu_table}
     for name, table in tables.items():
         text = fill(text, name, table)
     return text

@@ -95,7 +95,17 @@ def test_the_tutorials_run(path: Path, tmp_path: Path) -> None:
 
 def test_the_tables_of_the_pages_are_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_readme.py"))
-    written = ("adapters", "drift", "engines", "language-models", "microcontroller", "nir", "promises-measured", "reliability-tests", "scale")
+    written = (
+        "adapters",
+        "drift",
+        "engines",
+        "language-models",
+        "microcontroller",
+        "nir",
+        "promises-measured",
+        "reliability-tests",
+        "scale",
+    )
     others = ("serve-load", "speed", "spotting", "guide", "paper", "shapes", "mistakes")
     assert set(pages["PAGES"]) == {f"docs/{name}.md" for name in (*written, *others)}
     for path, write in pages["PAGES"].items():
