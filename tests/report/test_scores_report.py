@@ -82,7 +82,7 @@ def test_advice_follows_the_numbers(report: Report) -> None:
     headline = summary.headline
     measured, parts = report.measured, replace(section.breakdown, by_class=(low,), by_group=(low,), by_time=(low,), lowest=0.6)
     words = " ".join(advise(replace(section, breakdown=parts), measured))
-    for said in ("class rare (50%)", "class_conditional=True", "group rare", "groups=", "ag.Gate.fit", "as low as 60.0%", "delta=0.1"):
+    for said in ("class rare (50%)", "class_conditional=True", "group rare", "groups=", "accumulated=True", "as low as 60.0%", "delta=0.1"):
         assert said in words
     quiet = replace(parts, by_class=(), by_group=(), by_time=(), lowest=0.8)
     assert "rare" not in " ".join(shown := advise(replace(section, breakdown=quiet), measured)) and f"Take {headline.label}" in shown[0]
@@ -180,3 +180,13 @@ def test_a_figure_of_groups_that_are_not_there_is_refused() -> None:
         ag.plot.coverage(result, by="block")
     with pytest.raises(ag.InputError, match="by is 'day': choose one of time, class"):
         ag.plot.coverage(result, by="day")
+
+
+def test_ticks_are_true_and_the_advice_comes_first(report: Report) -> None:
+    from agreestop.report.figures import true_percent
+    from agreestop.report.page import render_page
+
+    assert [true_percent(value) for value in (0.975, 0.98, 1.0, 0.9999)] == ["97.5%", "98%", "100%", "99.99%"]
+    page = render_page(report)
+    headings = [page.index(f'id="{name}"') for name in ("which-rule-to-take", "what-was-measured", "fine-print")]
+    assert headings == sorted(headings) and 'class="copy"' in page and 'class="contents"' in page

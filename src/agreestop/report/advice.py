@@ -112,8 +112,10 @@ def _groups(section: Section, target: float) -> Iterator[str]:
         )
     if low := _below(parts.by_time, target):
         yield (
-            f"Less often right than {target:g}: answers at {low}. A gate (ag.Gate.fit) promises "
-            "the same for early and for late inputs."
+            f"Less often right than {target:g}: answers at {low}. If early answers need the "
+            "promise, give accumulated=True with delta=0.1: the answers that came by each time "
+            "then keep it. A gate does not help here, because it promises by the time at which an "
+            "input first looked ready, not by the time of its stop."
         )
 
 

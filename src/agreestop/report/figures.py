@@ -15,7 +15,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from agreestop.common import atomic_writer
 
@@ -239,9 +239,14 @@ def _lines(
     tidy(axes)
 
 
+def true_percent(value: float, _: object = None) -> str:
+    """A share in per cent with as many digits as it has: 0.975 is 97.5%, not 98%."""
+    return f"{100 * value:.6g}%"
+
+
 def _in_percent(axis: Axis) -> None:
     axis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axis.set_major_formatter(FuncFormatter(true_percent))
 
 
 def tidy(axes: Axes) -> None:
@@ -383,7 +388,7 @@ def draw_coverage(axes: Axes, groups: Sequence[GroupCoverage], target: float | N
             ha="left",
         )
     axes.set(ylabel="coverage")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(FuncFormatter(true_percent))
 
 
 def name_groups(axes: Axes, names: Sequence[str]) -> None:
