@@ -334,8 +334,9 @@ def test_evaluate(case: Case) -> None:
     labels = case.data.test.labels
     evaluation = ag.evaluate(case.decisions, labels)
     assert evaluation.n == 50
-    right = [label in one.classes or not one.answered for label, one in zip(labels.tolist(), case.decisions, strict=True)]
+    right = np.array([label in one.classes for label, one in zip(labels.tolist(), case.decisions, strict=True)])
     assert evaluation.coverage == np.mean(right)
+    assert evaluation.kept == np.mean(right | ~case.decisions.answered)
     assert evaluation.latency == pytest.approx(case.decisions.stop_time.mean())
     assert evaluation.normalized_latency == pytest.approx(case.decisions.stop_time.mean() / 10)
     assert evaluation.set_size == pytest.approx(case.decisions.set_size.mean())
