@@ -104,6 +104,7 @@ def test_numbers_are_answered_with_intervals() -> None:
                 assert client.open().push_steps(pairs) == found
             inside = sum(rule.decide(new)[row].lower <= new.labels[row] <= rule.decide(new)[row].upper for row in range(5))
             assert status(url)["coverage"][0] == pytest.approx(inside / 5)
+            assert status(url)["processed"] == 1  # the others wait for the label of the packed one
             short = client.open()
             short.push(pairs[0])
             assert short.end().time <= STEPS

@@ -111,15 +111,15 @@ class Watch:
                 "never be known."
             )
         watched = label is None or self.monitor.level is not None
-        # a string is compared with the answers, which are not kept over a restart
-        if decision is None and label is not None and (terms.open_answers or not watched):
+        # a text or a number is compared with the answer, which is not kept over a restart
+        by_answer = label is not None and terms.reads != "log_confidence"
+        if decision is None and label is not None and (by_answer or not watched):
             raise InputError(
                 f"no decision with the key {key!r} waits for a label: give each label once, and in "
                 "time."
             )
         if watched:
-            by_text = decision is not None and terms.open_answers
-            self.monitor.update(decision if by_text and decision else key, label)
+            self.monitor.update(decision if by_answer and decision else key, label)
         self._answers.pop(key, None)
         hit = None
         if decision is not None and label is not None:
