@@ -111,7 +111,10 @@ docs: $(VENV)/.test  ## write what comes from docstrings and results: docs/confi
 	PYTHONPATH=. $(BIN)/python docs/make_reproduction.py
 	$(BIN)/python docs/make_readme.py
 
-site: $(VENV)/.test  ## the documentation as pages to browse; warnings are errors; writes site/index.html
+runs/digits/demo.html: $(VENV)/.test
+	$(BIN)/agreestop run
+
+site: $(VENV)/.test runs/digits/demo.html  ## the documentation as pages to browse; warnings are errors; writes site/index.html
 	$(BIN)/python -m sphinx -E -W --keep-going -q -d build/doctrees docs site
 
 picture: run  ## docs/demo.gif, the moving picture of the README, from the page of a run; needs chromium
