@@ -449,8 +449,8 @@ def c_table() -> str:
 
 
 def microcontroller(text: str) -> str:
-    """docs/microcontroller.md with its table."""
-    return fill(text, "sizes", c_table)
+    """docs/microcontroller.md with its tables."""
+    return fill(fill(text, "wake-word", wake_word_in_c), "sizes", c_table)
 
 
 def reliability(text: str) -> str:
@@ -546,8 +546,42 @@ def watch_table() -> str:
     )
 
 
+def skips_table() -> str:
+    """Naming after the wake word: how much of the word the rule skips, on the speakers that chose it."""
+    record = json.loads((RESULTS / "wake-word.json").read_text())
+    lines = ["| the rule skips | names the digit | says the wake word itself |", "|---|---|---|"]
+    for one in record["skips"]:
+        chosen = " (chosen)" if one["skip"] == record["skip"] else ""
+        lines.append(f"| {10 * one['skip']} ms{chosen} | {one['right']:.1%} | {one['word']:.1%} |")
+    clips, speakers = record["clips_right"], record["speakers"]
+    windows = f"in {record['skips'][0]['windows']} windows of {speakers['tuning']} speakers"
+    note = (
+        f"*Most probable class at the end of 1.2 s after a detection, {windows} that neither trained the members nor calibrated "
+        f"anything. Of single digits, from their beginning on, the members name {clips['tuning']:.1%} for these speakers and "
+        f"{clips['training']:.1%} for those who trained them.*"
+    )
+    return "\n".join([*lines, "", note])
+
+
+def wake_word_in_c() -> str:
+    """The wake word in C: its size, and what was compared."""
+    record = json.loads((RESULTS / "wake-word.json").read_text())
+    one, network = record["c"], record["network"]
+    equal = "all equal to Python's" if one["equal"] else "**not** equal to Python's"
+    kib = {name: one[name] / 1024 for name in ("flash", "flash_of_model", "ram")}
+    sizes = f"code and all numbers take {kib['flash']:.0f} KiB, of which {kib['flash_of_model']:.0f} KiB are the network"
+    found = f"{one['detections']} detections and {one['decisions']} decisions, {equal}"
+    return (
+        f"The wake word of [spotting.md](spotting.md#on-real-streams), {network['members']} members of {network['hidden']} neurons: with "
+        f"{one['weights']} weights, {sizes}, and memory {kib['ram']:.1f} KiB (compiled with -Os for x86-64). On {one['streams']} "
+        f"recordings of new speakers, {one['steps']:,} steps, it made {found}; a step took "
+        f"{one['microseconds_a_step']:.1f} µs on a desktop processor ([wake-word.json](../results/wake-word.json))."
+    )
+
+
 def spotting(text: str) -> str:
     """docs/spotting.md with its tables."""
+    text = fill(text, "skips", skips_table)
     for name in ("wake-word", "transitions"):
         text = fill(text, name, partial(study_table, name))
     return fill(text, "watch", watch_table)
