@@ -556,7 +556,7 @@ def skips_table() -> str:
     clips, speakers = record["clips_right"], record["speakers"]
     windows = f"in {record['skips'][0]['windows']} windows of {speakers['tuning']} speakers"
     note = (
-        f"*Most probable class at the end of 1.2 s after a detection, {windows} that neither trained the members nor calibrated "
+        f"*Most probable class {record['named']['seconds_at_end']:.1f} s after a detection, {windows} that neither trained the members nor calibrated "
         f"anything. Of single digits, from their beginning on, the members name {clips['tuning']:.1%} for these speakers and "
         f"{clips['training']:.1%} for those who trained them.*"
     )
@@ -566,14 +566,14 @@ def skips_table() -> str:
 def wake_word_in_c() -> str:
     """The wake word in C: its size, and what was compared."""
     record = json.loads((RESULTS / "wake-word.json").read_text())
-    one, network = record["c"], record["network"]
+    one = record["c"]
     equal = "all equal to Python's" if one["equal"] else "**not** equal to Python's"
     kib = {name: one[name] / 1024 for name in ("flash", "flash_of_model", "ram")}
     sizes = f"code and all numbers take {kib['flash']:.0f} KiB, of which {kib['flash_of_model']:.0f} KiB are the network"
     found = f"{one['detections']} detections and {one['decisions']} decisions, {equal}"
     return (
-        f"The wake word of [spotting.md](spotting.md#on-real-streams), {network['members']} members of {network['hidden']} neurons: with "
-        f"{one['weights']} weights, {sizes}, and memory {kib['ram']:.1f} KiB (compiled with -Os for x86-64). On {one['streams']} "
+        f"The whole wake word of [spotting.md](spotting.md#on-real-streams), spotter and rule: with {one['weights']} weights, {sizes}, and "
+        f"memory {kib['ram']:.1f} KiB (compiled with -Os for x86-64). On {one['streams']} "
         f"recordings of new speakers, {one['steps']:,} steps, it made {found}; a step took "
         f"{one['microseconds_a_step']:.1f} µs on a desktop processor ([wake-word.json](../results/wake-word.json))."
     )
