@@ -555,8 +555,9 @@ def skips_table() -> str:
         lines.append(f"| {10 * one['skip']} ms{chosen} | {one['right']:.1%} | {one['word']:.1%} |")
     clips, speakers = record["clips_right"], record["speakers"]
     windows = f"in {record['skips'][0]['windows']} windows of {speakers['tuning']} speakers"
+    end = f"{record['named']['seconds_at_end']:.1f} s after a detection"
     note = (
-        f"*Most probable class {record['named']['seconds_at_end']:.1f} s after a detection, {windows} that neither trained the members nor calibrated "
+        f"*Most probable class {end}, {windows} that neither trained the members nor calibrated "
         f"anything. Of single digits, from their beginning on, the members name {clips['tuning']:.1%} for these speakers and "
         f"{clips['training']:.1%} for those who trained them.*"
     )
