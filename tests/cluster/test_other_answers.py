@@ -24,7 +24,7 @@ def test_decisions_in_files_are_those_of_one_machine(
 ) -> None:
     use(FakeRay())
     scores = work.ensemble.score(work.events.rows(slice(0, 400)))
-    labels = np.where(np.arange(400) % 2, scores.labels, 0)  # so many are wrong that some must stay unanswered
+    labels = np.where(np.arange(400) % 2, np.asarray(scores.labels), 0)  # so many are wrong that some must stay unanswered
     named = ag.Scores(scores.log_confidence, labels, scores.times, ("0", "1", "2"), scores.engine, scores.ensemble_digest)
     rule = ag.AgreeStop(0.8, TIMES, 1, **options).calibrate(named)
     ag.cluster.decide(rule, work.ensemble, in_files(".npz"), tmp_path / "out")

@@ -79,8 +79,10 @@ def test_what_has_no_meaning_is_refused() -> None:
 def test_an_adaptive_rule_follows_open_answers(final: bool, tmp_path: Path) -> None:
     """Harder questions make the rule miss; labels move its threshold until it misses as often as asked, and the bound holds."""
     rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1, at_end="answer" if final else "abstain", break_ties=True)
-    calibrated = rule.calibrate(answers(300, 1, ease=0.9), *(["final"] if final else []))
-    adaptive, missed, plain = ag.AdaptiveRule(calibrated, rate=0.3), [], []
+    calibrated = rule.calibrate(answers(300, 1, ease=0.9), "final" if final else None)
+    adaptive = ag.AdaptiveRule(calibrated, rate=0.3)
+    missed: list[float] = []
+    plain: list[float] = []
     for block in range(40):
         new = answers(20, 10 + block, ease=0.4)
         for decide, found in ((adaptive.decide, missed), (calibrated.decide, plain)):

@@ -356,7 +356,7 @@ def test_an_engine_takes_inputs_of_several_dtypes() -> None:
     np.testing.assert_array_equal(engine.begin(inputs).advance(40), fused(real=True).begin(inputs).advance(40))
 
 
-@pytest.mark.parametrize("convolutional", (False, True))
+@pytest.mark.parametrize("convolutional", (False, pytest.param(True, marks=KERNELS)))
 def test_operations_are_counted_as_on_the_dense_engine(convolutional: bool) -> None:
     config = Convolutional((2, 5, 4), 3, 2, (5,), (6,)) if convolutional else FullyConnected((2, 5, 4), 3, 2, (9,), Neuron(threshold=0.3))
     network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6).eval()
