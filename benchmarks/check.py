@@ -3,7 +3,8 @@
     ratio = fastest(reference) / fastest(workload)
 
 The reference is a fixed mixture of numpy and Python, so a ratio hardly depends on the machine or on its other work. `python -m benchmarks
-check --store` writes results/bench/check.json; without --store, a workload whose ratio is below 0.8 of the stored one fails.
+check --store` writes results/bench/check.json, and `--add` only the ratios of new workloads. Without them, a workload whose ratio is below
+0.8 of the stored one fails.
 """
 
 from __future__ import annotations
@@ -114,9 +115,10 @@ def stored_ratios(path: Path) -> dict[str, float]:
     return {str(name): float(ratio) for name, ratio in content["ratios"].items()}
 
 
-def store(works: Mapping[str, Work], path: Path, rounds: int) -> dict[str, float]:
-    """Measure and write all ratios."""
-    ratios = {name: measure(work, rounds) for name, work in works.items()}
+def store(works: Mapping[str, Work], path: Path, rounds: int, known: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Measure and write all ratios, but keep those that are known."""
+    kept = known or {}
+    ratios = {name: kept[name] if name in kept else measure(work, rounds) for name, work in works.items()}
     write_results(path, {**describe_run(), "rounds": rounds, "ratios": {name: round(ratio, 4) for name, ratio in ratios.items()}})
     return ratios
 

@@ -346,13 +346,14 @@ def live(
 def check(
     rounds: Repeats = 15,
     store: Annotated[bool, typer.Option("--store", help="Write the ratios that later runs are compared with.")] = False,
+    add: Annotated[bool, typer.Option("--add", help="Write ratios of workloads that have none; the others stay.")] = False,
     output: File = Path("results/bench/check.json"),
 ) -> None:
     """Fail where a key workload is slower than 0.8 of the stored ratio to a reference workload."""
     from . import check as gate
 
-    if store:
-        gate.store(gate.workloads(), output, rounds)
+    if store or add:
+        gate.store(gate.workloads(), output, rounds, gate.stored_ratios(output) if add else None)
         show_written(output)
         return
     stored = gate.stored_ratios(output)
