@@ -87,6 +87,60 @@ def engines_table() -> str:
     return "\n".join(lines)
 
 
+LIVE_ROWS = {
+    "network": "a step of the network alone",
+    "push": "a step with the rule",
+    "open": "opening a session",
+    "first": "its first step",
+    "decide": "the step that decides",
+    "steps": "all steps of an input, the network alone",
+    "input": "the same with the rule, opened and decided",
+    "batch": "steps a second of many inputs, each with one in a call",
+}
+
+
+def live_table() -> str:
+    """Live inputs: this version, the one before and the fastest other library, with the ratio to the bare network."""
+    content = json.loads((RESULTS / "bench" / "live.json").read_text())
+    records = content["records"]
+    names = list(dict.fromkeys(record["inputs"] for record in records))
+    before = next((record["version"] for record in records if record["form"] == "before"), None)
+    others = any(record["system"] != "agreestop" for record in records)
+    heads = ["now", *([f"at {before}"] if before else []), *(["fastest library"] if others else [])]
+    lines = [f"| | {' | '.join(f'{name}: {head}' for name in names for head in heads)} |", "|---" * (1 + len(heads) * len(names)) + "|"]
+    for work, words in LIVE_ROWS.items():
+        cells = []
+        for name in names:
+            some = [record for record in records if (record["work"], record["inputs"]) == (f"live-{work}", name)]
+            peers = [record for record in some if record["system"] != "agreestop"]
+            found = [one for form in ("this version", "before") for one in only_some(some, form)] + sorted(peers, key=median_of)[:1]
+            for one in found:
+                bare = {"push": "network", "input": "steps"}.get(work)
+                alone = [r for r in records if bare and (r["work"], r["inputs"], r["form"]) == (f"live-{bare}", name, one["form"])]
+                alone = [record for record in alone if record["system"] == one["system"]]
+                times = f" ({one['median'] / alone[0]['median']:.1f} ×)" if alone else ""
+                number = f"{one['median']:,.0f}" if work == "batch" else f"{one['median']:,.1f} µs"
+                cells.append(f"{number}{times}")
+            cells += [""] * (len(heads) - len(found))
+        lines.append(f"| {words} | {' | '.join(cells)} |")
+    busy = content["other_cores_busy"]
+    lines += [
+        "",
+        f"Other work kept {busy['before']:.1f} of {content['machine']['cores']} cores busy before the run and {busy['after']:.1f} after it.",
+    ]
+    return "\n".join(lines + ([f"Not measured: {content['missing'].removeprefix('left out: ')}"] if content["missing"] else []))
+
+
+def only_some(records: Sequence[dict[str, Any]], form: str) -> list[dict[str, Any]]:
+    """Our records of one version."""
+    return [record for record in records if record["system"] == "agreestop" and record["form"] == form]
+
+
+def median_of(record: dict[str, Any]) -> float:
+    """The median of a record."""
+    return float(record["median"])
+
+
 def floor_text() -> str:
     """What a decision at T on inputs that all spike costs at least on a GPU, from its operations and the measured peak of a product."""
     plan = json.loads((RESULTS / "bench" / "h200.json").read_text())["plan"]
@@ -465,7 +519,7 @@ def engines(text: str) -> str:
 
 def speed(text: str) -> str:
     """docs/speed.md with its tables."""
-    tables = {"speed": engines_table, "floor": floor_text, "deep": deep_table, "deep-cpu": deep_cpu_table}
+    tables = {"live": live_table, "speed": engines_table, "floor": floor_text, "deep": deep_table, "deep-cpu": deep_cpu_table}
     for name, table in tables.items():
         text = fill(text, name, table)
     return text
