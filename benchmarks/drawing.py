@@ -112,7 +112,13 @@ def draw_live(records: Sequence[BenchRecord], folder: Path, title: str, name: st
     figure = Figure(figsize=(14, 5.2), layout="constrained")
     for axes, (works, heading, words) in zip(figure.subplots(1, 3, width_ratios=(1.4, 1.4, 1)), LIVE, strict=True):
         bars = [record for record in records if record.work.removeprefix("live-") in works]
-        _bars(axes, [replace(record, inputs=f"{record.inputs}\n{words[record.work.removeprefix('live-')]}") for record in bars])
+        _bars(
+            axes,
+            [
+                replace(record, inputs=f"{record.inputs.removesuffix(' neurons')}\n{words[record.work.removeprefix('live-')]}")
+                for record in bars
+            ],
+        )
         axes.set_title(heading)
     figure.suptitle(title, fontsize=13)
     return save_figure(figure, folder, name)

@@ -8,8 +8,8 @@ Six members on the embedded digits, hidden layers of several sizes, the rule at 
     batch    session-steps a second, a step of every input in one call
 
 Every system is a process of its own with one thread. In every round all take their turn, so other work on the machine meets all of them.
-Whole inputs and batches are in processor time. All run every input for as many steps as the rule needs, and every version must decide at the same steps. Peers have no rule: they get ours
-in numpy.
+Whole inputs and batches are in processor time. All run every input for as many steps as the rule needs, and every version must decide at
+the same steps. Peers have no rule: they get ours in numpy.
 """
 
 from __future__ import annotations

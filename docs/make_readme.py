@@ -124,11 +124,10 @@ def live_table() -> str:
             cells += [""] * (len(heads) - len(found))
         lines.append(f"| {words} | {' | '.join(cells)} |")
     busy = content["other_cores_busy"]
-    lines += [
-        "",
-        f"Other work kept {busy['before']:.1f} of {content['machine']['cores']} cores busy before the run and {busy['after']:.1f} after it.",
-    ]
-    return "\n".join(lines + ([f"Not measured: {content['missing'].removeprefix('left out: ')}"] if content["missing"] else []))
+    cores = content["machine"]["cores"]
+    lines += ["", f"Other work kept {busy['before']:.1f} of {cores} cores busy before the run and {busy['after']:.1f} after it."]
+    missing = content["missing"].removeprefix("left out: ")
+    return "\n".join(lines + ([f"Not measured: {missing}"] if missing else []))
 
 
 def only_some(records: Sequence[dict[str, Any]], form: str) -> list[dict[str, Any]]:
