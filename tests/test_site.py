@@ -31,6 +31,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "sphinx",
         "-E",
         "-W",
+        "-D",
+        "plot_gallery=0",
         "--keep-going",
         "-q",
         "-d",
