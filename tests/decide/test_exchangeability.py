@@ -60,6 +60,13 @@ def test_sorted_after_it_was_drawn_a_calibration_set_does_no_harm() -> None:
     assert ag.evaluate(calibrated.decide(test), test).notes == calibrated.notes
 
 
+def test_a_rule_for_new_people_keeps_the_note() -> None:
+    calibration, _ = SCORES.split(0.3, 0.7)
+    sorted_rows = calibration.rows(np.argsort(labels_of(calibration)))
+    calibrated = RULE.calibrate(sorted_rows, people=np.arange(len(sorted_rows)) // 2)
+    assert "does no harm" in calibrated.notes[0]
+
+
 @pytest.mark.parametrize(("classes", "n"), [(2, 20), (2, 100), (10, 50), (100, 200)])
 def test_labels_in_random_order_do_not_come_in_blocks(classes: int, n: int) -> None:
     """The stated rate is 1e-4, so of 500 orders more than one has a probability of 0.0012 at most."""

@@ -65,7 +65,7 @@ def write_inputs(path: Path) -> None:
     rule = ag.AgreeStop(0.6, tuple(range(1, 7)), 1).calibrate(ensemble.score(x, np.arange(24) % 3))
     folder = path.with_name("exported")
     ag.export.to_c(rule, ensemble, folder, inputs=x[:4])
-    sources = ["agreestop.c", "rule.c", "model.c", "replay.c"]
+    sources = ["agreestop.c", "network.c", "rule.c", "model.c", "replay.c"]
     subprocess.run(["gcc", "-O1", *sources, "-o", "replay", "-lm"], cwd=folder, check=True, capture_output=True)
     path.write_bytes((folder / "inputs.bin").read_bytes())
 

@@ -124,10 +124,9 @@ class CalibratedRule(KeptInFiles):
     # The number of streams that were opened without a number of their own.
     opened: list[int] = field(default_factory=lambda: [0], init=False)
 
-    def noting(self, sentence: str) -> Self:
-        """The rule with a note before the others, unless it is empty."""
-        if sentence:
-            object.__setattr__(self, "notes", (sentence, *self.notes))
+    def noting(self, *sentences: str) -> Self:
+        """The rule with more notes before its own; empty ones are left out."""
+        object.__setattr__(self, "notes", (*filter(None, sentences), *self.notes))
         return self
 
     @property

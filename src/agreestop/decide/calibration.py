@@ -373,7 +373,8 @@ class Uncalibrated(Rule):
         if people is None:
             late = later_than_quarters(reduced.rule, calibrated.policy, examples)
             return calibrated.noting(late)
-        return replace(calibrated, known_people=np.unique(mark_ids(people)))
+        known = replace(calibrated, known_people=np.unique(mark_ids(people)))
+        return known.noting(*calibrated.notes)
 
 
 class WithoutClasses(Uncalibrated):
