@@ -9,6 +9,7 @@ from rich.table import Table
 
 from agreestop.common import InputError, check_writable
 from agreestop.decide.answers import Answers
+from agreestop.decide.intervals import load_numbers
 from agreestop.decide.scores import holds_answers
 from agreestop.decide.spotting import load_recordings
 from agreestop.decide.stop_rule import load_risks
@@ -24,7 +25,8 @@ def report(
         typer.Argument(
             help=(
                 "Score file with labels. Its rows are divided into tuning, calibration and test. "
-                "Or a file of risks and losses, a .jsonl file of open answers, or recordings."
+                "Or a file of risks and losses, numbers, a .jsonl file of open answers, or "
+                "recordings."
             )
         ),
     ],
@@ -53,6 +55,7 @@ def report(
     """Measure every rule on a labelled score file, and write a page: coverage by time, class and
     group, and which rule to take.
     """
+    from agreestop.pipeline.numbers_report import holds_numbers
     from agreestop.pipeline.risks_report import holds_risks
     from agreestop.pipeline.scores_report import report_scores
     from agreestop.pipeline.spotting_report import holds_recordings
@@ -73,6 +76,9 @@ def report(
         return
     if holds_risks(scores):
         _report_risks(scores, output, n_calibration, seed)
+        return
+    if holds_numbers(scores):
+        _report_numbers(scores, output, target, n_calibration, seed)
         return
     data = labelled_scores(scores, "a report")
     inside = None if groups is None else read_lines(groups, len(data))
@@ -116,6 +122,22 @@ def _report_risks(path: Path, output: Path, n_calibration: int | None, seed: int
         table.add_row(*row)
     show(table)
     show_written(write_risks_page(rows, output, path.name))
+
+
+def _report_numbers(
+    path: Path, output: Path, target: str, n_calibration: int | None, seed: int
+) -> None:
+    """Coverage, time and width of an `IntervalStop` at several targets and widths."""
+    from agreestop.pipeline import numbers_report as pages
+
+    data = load_numbers(path)
+    with progress_bar(path.name) as progress, errors_name_options():
+        found = pages.measure_numbers(data, target, n_calibration, seed, progress)
+    table = Table(*pages.TITLES, title=f"{path.name}: {len(data)} rows", title_justify="left")
+    for row in pages.table_of_numbers(found):
+        table.add_row(*row)
+    show(table, *pages.advise_on_numbers(found))
+    show_written(pages.write_numbers_page(found, output, path.name))
 
 
 def _report_answers(path: Path, output: Path, n_calibration: int | None, seed: int) -> None:

@@ -10,14 +10,14 @@ settings, and learn nothing:
     fixed number            the same number of samples for all questions
 """
 
-import io
 import math
 from dataclasses import dataclass, replace
-from html import escape
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from matplotlib.figure import Figure, SubFigure
 
 from agreestop.common import (
     Booleans,
@@ -26,17 +26,17 @@ from agreestop.common import (
     Integers,
     ProgressCallback,
     as_count,
-    atomic_writer,
     no_progress,
 )
 from agreestop.common.estimates import Estimate
 from agreestop.common.levels import Rounding
-from agreestop.common.tables import html_table
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.answers import Answers, OpenRisk, VoteRisk
 from agreestop.decide.checkpoints import Conditions, LabelledEvidence, run_policy
 from agreestop.decide.rule import gather_evidence
 from agreestop.decide.tuning.splits import divisions
+from agreestop.report.figures import Panel
+from agreestop.report.page import write_small_page
 
 TARGETS = ("0.9", "0.95", "0.97", "0.98", "0.99")
 REPEATS, LEAST_ROWS, MOST_CALIBRATION = 30, 60, 1000
@@ -199,17 +199,30 @@ def table_of_answers(records: list[Record]) -> list[tuple[str, ...]]:
     return rows
 
 
-OURS, PEERS, MUTED = "#D55E00", "#0072B2", "#999999"
-MARKS = "v^<>DPX"
+OURS, PEERS, MUTED = "#0072B2", "#7A7A7A", "#B0B0B0"
+MARKS, SIZE = "v^<>DPX", (7.5, 4.6)
 
 
-def draw_agreement(records: list[Record], title: str) -> Any:
-    """A figure of agreement against samples: a line for rules with targets, marks for others."""
-    from matplotlib.figure import Figure
+def agreement_panel(records: list[Record]) -> Panel:
+    """Agreement against samples: a line for rules with targets, marks for others."""
+    words = "; ".join(
+        f"{name}: {agreement} with {samples} samples"
+        for name, samples, _, agreement, _ in table_of_answers(records)
+    )
+    heading = "Agreement against samples"
+    return Panel(heading, f"{heading}. {words}", SIZE, partial(_draw_agreement, records))
 
-    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+
+def draw_agreement(records: list[Record], title: str) -> Figure:
+    """The figure of `agreement_panel`, with a title."""
+    figure = agreement_panel(records).figure()
+    figure.axes[0].set_title(title, fontsize=10)
+    return figure
+
+
+def _draw_agreement(records: list[Record], figure: Figure | SubFigure) -> None:
     axes, marks = figure.subplots(), iter(MARKS)
-    styles = iter([("o-", OURS), ("s-", "#E69F00"), ("x:", "#555555")])
+    styles = iter([("o-", OURS), ("s-", "#56B4E9"), ("x:", "#555555")])
     most = 1.0
     for kind in dict.fromkeys(one["rule"] for one in records):
         some = [one for one in records if one["rule"] == kind]
@@ -228,15 +241,10 @@ def draw_agreement(records: list[Record], title: str) -> Any:
     axes.set(xlim=(0.8, 1.1 * most), ylim=(least - 0.02, 1.003))
     axes.legend(fontsize=8, frameon=False, loc="lower right")
     axes.grid(alpha=0.25)
-    axes.set_title(title, fontsize=10)
-    return figure
 
 
 def write_answers_page(records: list[Record], path: Path, name: str) -> Path:
     """Write table and figure as one HTML page that loads nothing."""
-    import matplotlib as mpl
-
-    title = f"When to stop sampling: {escape(name)}"
     notes = (
         f"Means over {REPEATS} random divisions into calibration and test questions, and between "
         "which values 95 % of the divisions lie. Agreement is the share answered as by all "
@@ -245,14 +253,6 @@ def write_answers_page(records: list[Record], path: Path, name: str) -> Path:
         "Published rules have their published settings: adaptive consistency stops when the Beta "
         "criterion is at most 0.05, windows of 5 when all samples of a window agree.",
     )
-    image = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": "answers"}):
-        figure = draw_agreement(records, name)
-        figure.savefig(image, format="svg", metadata={"Date": None})
-    drawing = image.getvalue()
-    drawing = drawing[drawing.index("<svg") :]
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-    table = html_table([TITLES, *table_of_answers(records)], notes)
-    with atomic_writer(path) as stream:
-        stream.write(f"{head}<h1>{title}</h1>{drawing}{table}</html>".encode())
-    return path
+    panels = [agreement_panel(records)]
+    table = [TITLES, *table_of_answers(records)]
+    return write_small_page(path, f"When to stop sampling: {name}", table, notes, panels=panels)

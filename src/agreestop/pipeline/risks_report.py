@@ -5,19 +5,18 @@ The rows are divided many times at random into calibration and test rows.
 """
 
 import zipfile
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from agreestop.common import InputError, ProgressCallback, as_count, atomic_writer, no_progress
+from agreestop.common import InputError, ProgressCallback, as_count, no_progress
 from agreestop.common.estimates import Estimate
-from agreestop.common.tables import html_table
 from agreestop.decide.rule import AT_END
 from agreestop.decide.stop_rule import Risks, StopRule
 from agreestop.decide.tuning.splits import repeat_splits
+from agreestop.report.page import write_small_page
 
 TARGETS = ("0.8", "0.9", "0.95", "0.99")
 REPEATS, LEAST_ROWS, MOST_CALIBRATION = 30, 40, 1000
@@ -89,8 +88,4 @@ def write_risks_page(rows: Rows, path: Path, name: str) -> Path:
         "Refused: the losses at the last checkpoint are above the promise in some division.",
         "One time for all: the time at which all inputs would stop for the same promise.",
     )
-    title = f"When to stop: {escape(name)}"
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-    with atomic_writer(path) as stream:
-        stream.write(f"{head}<h1>{title}</h1>{html_table([TITLES, *rows], notes)}</html>".encode())
-    return path
+    return write_small_page(path, f"When to stop: {name}", [TITLES, *rows], notes)

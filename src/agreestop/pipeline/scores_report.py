@@ -27,6 +27,7 @@ from agreestop.common import (
 )
 from agreestop.common.errors import CalibrationWarning
 from agreestop.common.levels import Target, as_target, in_words
+from agreestop.decide.intervals import load_numbers
 from agreestop.decide.rule import Rule
 from agreestop.decide.scores import Scores, load_scores
 from agreestop.decide.stop_rule import load_risks
@@ -34,7 +35,6 @@ from agreestop.report.contents import Report
 from agreestop.report.records import MeasurementSettings
 
 from .measure import RULE_LABELS, report_measured
-from .risks_report import holds_risks, measure_risks, write_risks_page
 
 OTHER_TARGETS = (0.8, 0.85, 0.9, 0.95)
 TUNING_SHARE, MOST_CALIBRATION, LEAST_ROWS = 1 / 3, 200, 40
@@ -61,14 +61,17 @@ def write_report(
                    most 200, if it is None
     rules          further rules by name, for the same target, which are measured beside the others
 
-    A file of risks and losses gets a small page instead: how early a `StopRule` stops at several
-    targets, with and without abstention, against one time for all.
+    A file of risks and losses, or of numbers, gets a small page instead: how early a `StopRule` or
+    an `IntervalStop` stops at several targets, against one time for all.
 
     It takes a minute or a few. The page is one file that loads nothing. Needs
     matplotlib and jinja2.
     """
     with needs("write_report"):
         from agreestop.report.page import write_page
+
+        from .numbers_report import holds_numbers, measure_numbers, write_numbers_page
+        from .risks_report import holds_risks, measure_risks, write_risks_page
 
     for given, kinds, needed in (
         (scores, (Scores, str, PathLike), "Scores, or the path of a score file"),
@@ -80,6 +83,9 @@ def write_report(
     if not isinstance(scores, Scores) and holds_risks(scores):
         rows = measure_risks(load_risks(scores), n_calibration, seed, progress)
         return write_risks_page(rows, Path(path), Path(scores).name)
+    if not isinstance(scores, Scores) and holds_numbers(scores):
+        found = measure_numbers(load_numbers(scores), target, n_calibration, seed, progress)
+        return write_numbers_page(found, Path(path), Path(scores).name)
     data, name = (
         (scores, "your scores")
         if isinstance(scores, Scores)

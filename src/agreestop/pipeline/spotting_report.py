@@ -6,15 +6,14 @@ sets the threshold, the other is new.
 """
 
 import zipfile
-from html import escape
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
-from agreestop.common import InputError, ProgressCallback, atomic_writer, no_progress
-from agreestop.common.tables import html_table
+from agreestop.common import InputError, ProgressCallback, no_progress
 from agreestop.decide.spotting import Recordings, Spotter
+from agreestop.report.page import write_small_page
 
 PROMISES = ("0.5", "0.2", "0.1", "0.05", "0.01")
 REPEATS = 20
@@ -69,8 +68,4 @@ def write_recordings_page(rows: Rows, path: Path, name: str) -> Path:
         "given) into halves: one sets the threshold, the other is new. No rest, cap 1, near 0.",
         "Promised: the probability of any false alarm in a recording.",
     )
-    title = f"False alarms and events found: {escape(name)}"
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-    with atomic_writer(path) as stream:
-        stream.write(f"{head}<h1>{title}</h1>{html_table([TITLES, *rows], notes)}</html>".encode())
-    return path
+    return write_small_page(path, f"False alarms and events found: {name}", [TITLES, *rows], notes)

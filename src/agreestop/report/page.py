@@ -2,6 +2,7 @@
 
 write_report_folder(report, folder)  folder/report.html, and the figures beside it as PNG and SVG
 write_page(report, path)             the page alone
+write_small_page(path, title, ...)   a page of one table, for data other than scores of classes
 summary_in_words(section)            the summary in two or three lines, for a terminal
 """
 
@@ -99,8 +100,38 @@ def write_page(report: Report, path: Path) -> Path:
     return path
 
 
+def write_small_page(
+    path: Path,
+    title: str,
+    table: Sequence[Sequence[str]],
+    notes: Sequence[str],
+    advice: Sequence[str] = (),
+    code: str = "",
+    panels: Sequence[Panel] = (),
+) -> Path:
+    """Write a page of one table, whose first row names the columns, with advice and figures."""
+    (titles, *rows) = table
+    page = _environment().get_template("small.html.j2")
+    text = page.render(
+        title=title,
+        titles=titles,
+        rows=rows,
+        notes=notes,
+        advice=advice,
+        code=code,
+        panels=panels,
+    )
+    with atomic_writer(path) as stream:
+        stream.write(text.encode())
+    return path
+
+
 def render_page(report: Report) -> str:
     """The page as text."""
+    return _environment().get_template("page.html.j2").render(report=report, paper=PAPER)
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("agreestop", "report"),
         extensions=["jinja2.ext.do"],
@@ -134,7 +165,7 @@ def render_page(report: Report) -> str:
     environment.globals |= {
         helper.__name__: helper for helper in (*functions, advise, rule_in_code)
     }
-    return environment.get_template("page.html.j2").render(report=report, paper=PAPER)
+    return environment
 
 
 def summary_in_words(section: Section) -> list[str]:
