@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("jinja2", reason="the report needs jinja2")
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
-from typing import Any
+from typing import Any, cast
 
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
@@ -130,6 +130,16 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
     for words in (["report", missing], ["calibrate", missing], ["decide", missing, missing], ["score", missing, "--members", missing]):
         result = CliRunner().invoke(app, [*words, *output])  # what is read is missing too, and would be named if it were read first
         assert isinstance(result.exception, ag.InputError) and "cannot write" in str(result.exception)
+
+
+def test_with_a_target_coverage_of_a_rule_that_abstains_is_what_the_target_promises() -> None:
+    calibration, test = ag.simulate_scores(400, steps=10, K=2, C=4, seed=3).split(0.5, 0.5)
+    result = ag.evaluate(ag.AgreeStop(0.95, range(1, 11), 1, at_end="abstain").calibrate(calibration).decide(test), test)
+    assert result.answered is not None and result.kept is not None and result.answered < 1 and result.kept > result.coverage
+    kept, covered = (ag.plot.coverage(result, Figure().subplots(), by="class", target=target) for target in (0.8, None))
+    shown = [[one.lines[0].get_ydata()[0] for one in cast(Any, axes).containers] for axes in (kept, covered)]
+    assert shown == [[float(one.kept or 0) for one in result.by_class], [float(one.coverage) for one in result.by_class]]
+    assert "kept" in str(result)
 
 
 def test_figures_draw_on_the_axes_that_they_are_given() -> None:

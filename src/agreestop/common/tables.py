@@ -17,6 +17,7 @@ COLUMNS = {
     "agreement": "agreement",
     "cost": "cost",
     "coverage": "coverage",
+    "kept": "kept",
     "answered": "answered",
     "wrong": "wrong",
     "latency": "samples",
@@ -129,9 +130,11 @@ def _rows(result: Any) -> list[list[str]]:
     rows = [("all inputs", result)]
     for word, some in groups.items():
         rows += [(f"{word} {one.name or f'{one.key:g}'}", one) for one in some or ()]
-    hidden: tuple[str, ...] = ("answered", "wrong") if result.answered in (None, 1) else ()
+    hidden: tuple[str, ...] = ()
+    if result.answered in (None, 1):
+        hidden = ("kept", "answered", "wrong")
     if not result.by_class:
-        hidden = ("set_size",) if result.is_about_numbers else ("coverage", "set_size")
+        hidden = ("kept", "set_size") + (() if result.is_about_numbers else ("coverage",))
     if not result.open_answers:
         hidden += ("latency",)
     shown = [one for one in COLUMNS if one not in hidden and getattr(result, one) is not None]

@@ -52,7 +52,8 @@ def coverage(
 ) -> Axes:
     """Coverage with its intervals, by "time", "class", "block" or "group".
 
-    With a target, what lies below it is orange.
+    With a target, what lies below it is orange, and a rule that abstains shows what a target
+    promises: the share of inputs that abstain, or whose answer holds the label.
     """
     if by not in PARTS:
         raise InputError(f"by is {by!r}: choose one of {', '.join(PARTS)}.")
@@ -63,13 +64,17 @@ def coverage(
             f"this evaluation has no {by}s: a rule has them if it has a gate, or was calibrated "
             "with groups."
         )
+    abstains = target is not None and (evaluation.answered or 1.0) < 1.0
     shown = [
-        GroupCoverage(group.name or f"{group.key:g}", group.n, group.coverage) for group in groups
+        GroupCoverage(
+            group.name or f"{group.key:g}", group.n, group.kept if abstains else group.coverage
+        )
+        for group in groups
     ]
     axes = _current(axes)
     draw_coverage(axes, shown, None if target is None else float(as_target(target)))
     name_groups(axes, [group.name for group in shown])
-    axes.set(xlabel=PARTS[by])
+    axes.set(xlabel=PARTS[by], ylabel="covered or unanswered" if abstains else "coverage")
     tidy(axes)
     return axes
 
