@@ -417,7 +417,7 @@ def test_chromium_shows_it_and_fetches_nothing(report: Report, written: list[Pat
     assert percent(headline.coverage) in unescape(dom) and dom.rstrip().endswith("</html>")
     examples = report.sections[0].examples
     assert examples is not None and dom.count("<img") == sum(len(example.moments) + 1 for example in examples.shown)
-    assert dom.count("<svg") == 8
+    assert dom.count("<svg") == 9
     for width in (500, 1200):
         shot = tmp_path / f"{width}.png"
         browse(written[-1], tmp_path, f"--screenshot={shot}", f"--window-size={width},3000")

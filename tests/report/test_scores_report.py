@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("jinja2", reason="the report needs jinja2")
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
+import itertools
 from typing import Any, cast
 
 from matplotlib.figure import Figure
@@ -23,6 +24,7 @@ from agreestop.common import Estimate
 from agreestop.pipeline import scores_report
 from agreestop.report import GroupCoverage, Report
 from agreestop.report.advice import advise, rule_in_code
+from agreestop.report.promises import measure_abstaining
 from tests.decide.strategies import measure_quickly
 
 SCORES = ag.simulate_scores(240, steps=8, K=2, C=4, signal=5.0, pace=2.0)
@@ -59,6 +61,20 @@ def test_groups_are_those_of_the_rows(report: Report) -> None:
     assert total == pytest.approx(160 - 40) and groups["few"].inputs < groups["many"].inputs
     both = sum(float(group.coverage) * group.inputs for group in groups.values()) / total
     assert both == pytest.approx(float(report.sections[0].breakdown.overall), abs=1e-9)
+
+
+def test_the_front_of_abstaining_is_measured_and_shown(report: Report) -> None:
+    from agreestop.report.page import render_page
+
+    assert [point.target for point in report.sections[0].abstaining] == [0.8, 0.9, 0.95]
+    hard = ag.simulate_scores(400, steps=8, K=2, C=4, signal=3.0)
+    measured = replace(report.measured, n_calibration=100)
+    front = measure_abstaining(ag.AgreeStop(0.9, hard.times, 1), hard, measured)
+    for easy, strict in itertools.pairwise(front):
+        assert easy.wrong > strict.wrong and 0 < strict.answered < easy.answered
+    assert all(point.wrong.low <= 1 - point.target and point.answered < 1 for point in front[1:])
+    page = render_page(report)
+    assert page.index("who-gets-the-promise") < page.index("instead-of-a-weak-answer") and "of wrong answers that you can bear" in page
 
 
 def test_the_command_and_the_function_write_one_page_with_groups_times_and_advice(quick: None, tmp_path: Path) -> None:

@@ -26,12 +26,14 @@ from agreestop.decide.tuning.splits import Pool, Realisation, divisions, realisa
 from agreestop.engines.early_stopping import TimeSaved
 
 from .pictures import InputPictures
+from .promises import AbstainingPoint, measure_abstaining
 from .records import EnsembleSummary, MeasurementSettings, Record, summarise
 from .work import WorkPoint, measure_work
 
 BARS = 10  # the most groups of stopping times in a figure
 WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 GATED = "AgreeStop with a gate, every step"
+ABSTAINS = "AgreeStop, every step"
 # with fewer inputs than this in a realisation, a bar at either end is joined to its neighbour
 RARE = 2.0
 MOMENTS = 5
@@ -148,6 +150,7 @@ class Section:
     saved  the time that early stopping saved, where the members were run
     gated  the coverage with a gate and without it, where a rule with a gate was measured
     work   latency against member-steps, where there are several members
+    abstaining  the share answered and the share answered wrongly, by target
     """
 
     name: str
@@ -161,6 +164,7 @@ class Section:
     settings: tuple[tuple[str, str], ...] = ()
     gated: GateBreakdown | None = None
     work: tuple[WorkPoint, ...] = ()
+    abstaining: tuple[AbstainingPoint, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +253,7 @@ def describe_ensemble(
     gated = _compare_gate(rules[GATED], pool, measured) if GATED in rules else None
     progress("latency against work", 0.4)
     work = measure_work(pool, measured)
+    abstaining = measure_abstaining(rules[ABSTAINS], pool, measured) if ABSTAINS in rules else ()
     progress("examples", 0.5)
     stops = summary.headline.examples_needed is None
     examples = _examples(rule, pool, pictures, measured) if pictures is not None and stops else None
@@ -264,6 +269,7 @@ def describe_ensemble(
         settings,
         gated,
         work,
+        abstaining,
     )
 
 

@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from agreestop.common import atomic_writer
 
 from .contents import Breakdown, GateBreakdown, GroupCoverage
+from .promises import AbstainingPoint
 from .records import Record, Z
 from .work import WorkPoint
 
@@ -436,6 +437,37 @@ def _draw_work(points: Sequence[WorkPoint], figure: Figure | SubFigure) -> None:
     log_axes(axes, [point.work for point in points], [point.latency for point in points])
     if not isinstance(figure, SubFigure):
         figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    tidy(axes)
+
+
+def abstaining_panel(points: Sequence[AbstainingPoint]) -> Panel:
+    """The share answered against the share answered wrongly, with a point for each target."""
+    heading = "Answered, against answered wrongly"
+    listed = "; ".join(
+        f"target {one.target:g}: {one.answered:.1%} answered, {one.wrong:.1%} wrongly"
+        for one in points
+    )
+    return Panel(heading, f"{heading}. {listed}", WORK_PANEL, partial(_draw_abstaining, points))
+
+
+def _draw_abstaining(points: Sequence[AbstainingPoint], figure: Figure | SubFigure) -> None:
+    axes = figure.subplots()
+    front = [float(one.wrong) for one in points], [float(one.answered) for one in points]
+    every = [float(one.wrong_of_all) for one in points]
+    reach = [
+        [[value - value.low for value in values], [value.high - value for value in values]]
+        for values in ([one.wrong for one in points], [one.answered for one in points])
+    ]
+    look: dict[str, Any] = {"marker": "o", "capsize": 2, "label": "abstains at the end"}
+    axes.errorbar(*front, xerr=reach[0], yerr=reach[1], color=ABOVE, **look)
+    axes.plot(every, [1.0] * len(every), "D", color=MUTED, label="answers everything")
+    for one in points:
+        place = (float(one.wrong), float(one.answered))
+        axes.annotate(f"{100 * one.target:g}%", place, xytext=(7, -11), **_SMALL)
+    axes.set(xlabel="answered and wrong", ylabel="answered", xlim=(0, None), ylim=(0, 1.06))
+    _in_percent(axes.xaxis)
+    _in_percent(axes.yaxis)
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
     tidy(axes)
 
 

@@ -28,11 +28,13 @@ from .advice import advise, rule_in_code
 from .contents import Example, Report, Section
 from .figures import (
     Panel,
+    abstaining_panel,
     breakdown_panels,
     coverage_and_latency_panels,
     gate_panels,
     save_panels,
     style_of,
+    true_percent,
     work_panel,
 )
 from .records import interval, promise_of
@@ -142,6 +144,7 @@ def _environment() -> Environment:
     )
     filters = (
         percent,
+        true_percent,
         give_or_take,
         number,
         plain,
@@ -159,6 +162,7 @@ def _environment() -> Environment:
         breakdown_panels,
         gate_panels,
         work_panel,
+        abstaining_panel,
         frames_of,
     )
     environment.filters |= {helper.__name__: helper for helper in filters}
