@@ -202,7 +202,7 @@ def run_wake_word(spoken: Spoken, draws: int, output: Path, progress: ProgressCa
 def study_of(tapes: dict[str, list[Tape]], heard: dict[str, Heard], trained: NDArray[Any], others: NDArray[Any]) -> Study:
     """The study, with a rule that skips nothing."""
     old, new = (
-        Recordings.of(list(heard[name].scores), [one.words for one in tapes[name]], people)
+        Recordings.of(heard[name].scores, [one.words for one in tapes[name]], people)
         for name, people in (("old", trained), ("new", others))
     )
     spotter = ag.Spotter(FALSE_ALARMS, 1, SPAN, within=WITHIN)
@@ -217,7 +217,7 @@ def windows_of(tapes: list[Tape], heard: Heard, people: NDArray[Any], skip: int)
 
     def cut(rows: NDArray[Any], alarms: NDArray[Any], events: NDArray[Any]) -> tuple[ag.Scores, NDArray[Any]]:
         part = [heard.outputs[row] for row in rows]
-        some = replace(heard, outputs=tuple(part), ids=tuple(heard.ids[row] for row in rows))
+        some = replace(heard, outputs=tuple(part), scores=heard.scores.rows(rows))
         labels = np.array([tapes[row].digits[event] for row, event in zip(rows, events, strict=True)])
         used = (alarms >= 0) & (alarms < np.array([len(one) for one in part]) - SPAN)
         return some.after(alarms, labels, steps=SPAN - skip, skip=skip), people[rows][used]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import agreestop as ag
+from agreestop.decide.spotting import load_recordings
 
 WINDOW, STEPS = 8, 25
 
@@ -130,6 +132,45 @@ def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
         ensemble.watch(ag.Spotter(0.1), rule, window=WINDOW, event=0)
 
 
+def test_another_window_event_or_skip_than_calibrated_with_is_refused(parts: Any, tmp_path: Path) -> None:
+    """In memory and from files: recordings, scores, spotters and rules keep what made them."""
+    ensemble, spotter, rule, heard, spotted = parts
+    heard.scores.save(tmp_path / "recordings.npz", spotted[1])
+    kept = spotter.spotter.calibrate(load_recordings(tmp_path / "recordings.npz"), near=10)
+    assert kept.threshold == spotter.threshold and "window=8, event=0" in repr(kept)
+    kept.save(tmp_path / "spotter")
+    rule.save(tmp_path / "rule")
+    other = ensemble.listen(recordings(np.random.default_rng(8), 60)[0], window=WINDOW, event=0)
+    ag.save_scores(tmp_path / "scores.npz", other.after(np.full(60, 40), np.zeros(60, np.int64), steps=STEPS, skip=3))
+    skips = replace(rule, heard=ag.load_scores(tmp_path / "scores.npz").heard)
+    for watcher, decider in ((spotter, rule), (ag.Spotter.load(tmp_path / "spotter"), ag.load_rule(tmp_path / "rule"))):
+        assert ensemble.watch(watcher, decider, window=WINDOW, event=0).note == ""
+        for given, what in (
+            ({"window": 9}, "window=9"),
+            ({"event": 1}, "event=1"),
+            ({"event": (0, 1)}, "event=0,1"),
+            ({"skip": 3}, "skip=3"),
+        ):
+            with pytest.raises(ag.InputError, match=f"{what}.* is given"):
+                ensemble.watch(watcher, decider, **{"window": WINDOW, "event": 0, **given})
+    assert ensemble.watch(spotter, skips, window=WINDOW, event=0, skip=3).note == ""
+    with pytest.raises(ag.InputError, match="rule was calibrated on scores with window=8, event=0, skip=3"):
+        ensemble.watch(spotter, skips, window=WINDOW, event=0)
+
+
+def test_a_spotter_of_another_ensemble_is_refused_and_one_of_unknown_scores_is_noted(parts: Any) -> None:
+    ensemble, spotter, rule, heard, spotted = parts
+    for name, allowed in (("engine", "any_engine"), ("ensemble_digest", "any_members")):
+        foreign = replace(spotter, **{name: "another"})
+        with pytest.raises(ag.InputError, match="the spotter was calibrated on scores of the"):
+            ensemble.watch(foreign, rule, window=WINDOW, event=0)
+        ensemble.watch(foreign, rule, window=WINDOW, event=0, **{allowed: True})
+    own = spotter.spotter.calibrate(list(heard.scores), spotted[1], near=10)
+    note = ensemble.watch(own, rule, window=WINDOW, event=0).note
+    assert note.startswith("The spotter cannot tell") and "window, event and skip" in note
+    assert heard.scores[:3].heard == heard.scores.heard and len(heard.scores[:3]) == 3
+
+
 def test_adapted_networks_watch_too() -> None:
     """A module whose logits are the sums of a leaky trace of its inputs."""
 
@@ -148,7 +189,9 @@ def test_adapted_networks_watch_too() -> None:
     heard, other = (engine.listen(one, window=1, event=0) for one in (spotted, classed))
     spotter = ag.Spotter(0.2, rest=STEPS).calibrate(heard.scores)
     rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(other.after([end for ((_, end),) in second[1]], second[2], steps=STEPS))
-    session = engine.watch(spotter, rule, window=1, event=0)
+    with pytest.raises(ag.InputError, match="event=1"):
+        engine.watch(spotter, rule, window=1, event=1)
+    session = engine.watch(spotter, rule, window=5, event=0)  # logits are of one step
     for frame in spotted[0]:
         session.push(frame=frame)
     assert session.score == pytest.approx(heard.scores[0][-1], abs=1e-6)

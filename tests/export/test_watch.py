@@ -260,7 +260,9 @@ def test_what_cannot_be_exported_gets_a_sentence(members: Path, tmp_path: Path) 
     with pytest.raises(ag.InputError, match="rest"):
         ag.export.watch_to_c(short, rule, ensemble, tmp_path / "no", **HOW)
     with pytest.raises(ag.InputError, match="window"):
-        ag.export.watch_to_c(spotter, rule, ensemble, tmp_path / "no", window=70_000, event=EVENT)
+        ag.export.watch_to_c(replace(spotter, heard=""), replace(rule, heard=""), ensemble, tmp_path / "no", window=70_000, event=EVENT)
+    with pytest.raises(ag.InputError, match="skip=0 is given"):
+        ag.export.watch_to_c(spotter, rule, ensemble, tmp_path / "no", window=WINDOW, event=EVENT)
     long = replace(spotter, spotter=replace(spotter.spotter, rest=2**32))
     with pytest.raises(ag.InputError, match="rest"):
         ag.export.spotter_to_c(long, tmp_path / "no")
@@ -301,13 +303,15 @@ def test_the_command_line(members: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert done.stdout == (tmp_path / "c" / "expected.csv").read_bytes() and b"detection" in done.stdout
     assert run(monkeypatch, "export", tmp_path / "spotter.rule", "--to", "c", "-o", tmp_path / "alone") == 0
     assert "spotter.h" in capsys.readouterr().out and (tmp_path / "alone" / "spotter.c").exists()
-    wrong = {
+    wrong: dict[str, Any] = {
         "--window": (*export, *watch, "--event", 1),
         "--event": (*export, *watch, "--window", WINDOW),
         "--spotter": (*export, "--window", WINDOW),
         "--members": ("export", tmp_path / "class.rule", "--to", "c", "-o", tmp_path / "no"),
         "--to c": ("export", tmp_path / "spotter.rule", "--to", "page", "-o", tmp_path / "no"),
     }
+    others = ("--window", WINDOW + 1, "--event", "1,3", "--skip", SKIP), ("--window", WINDOW, "--event", 1, "--skip", SKIP)
+    wrong |= {" ".join(map(str, given[:4])).replace(" --event", ", --event"): (*export, *watch, *given) for given in others}
     for option, words in wrong.items():
         assert run(monkeypatch, *words) == 2
         assert option in " ".join(capsys.readouterr().err.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,10 @@ def test_a_server_of_streams_is_started_with_all_that_it_needs(spotter: Any, par
         Server(rule, ensemble, spotter=watcher, port=0)
     with pytest.raises(ag.InputError, match="rests for"):
         Server(rule, ensemble, spotter=spotter, port=0, **OPTIONS)
+    with pytest.raises(ag.InputError, match="give a rule, or a spotter"):
+        Server(rule, ensemble, skip=2, port=0)
+    with pytest.raises(ag.InputError, match="skip=2 is given"):
+        Server(rule, ensemble, spotter=watcher, port=0, skip=2, **OPTIONS)
 
 
 def test_the_command_line_names_what_is_missing(
@@ -195,8 +200,14 @@ def test_the_command_line_names_what_is_missing(
     watching = ["serve", paths["rule"], "--members", paths["members"], "--spotter", paths["spotter"], "--port", "0"]
     assert call(monkeypatch, capsys, *watching, "--window", str(WINDOW), "--event", "0").code == 0
     assert served == ["scores", "events"]
+    replace(watcher, heard="").save(tmp_path / "unknown")
+    unknown = [*watching[:5], str(tmp_path / "unknown"), *watching[6:]]
+    shown = call(monkeypatch, capsys, *unknown, "--window", str(WINDOW), "--event", "0").out
+    assert "not checked" in " ".join(shown.split())
     for command, sentence in (
         (watching, "window and event are needed"),
+        ([*watching, "--window", str(WINDOW), "--event", "1"], f"--window {WINDOW}, --event 1 is given"),
+        ([*watching, "--window", str(WINDOW), "--event", "0", "--skip", "2"], "--skip 2 is given"),
         (["serve", paths["spotter"], "--members", paths["members"]], "is a spotter"),
         (["serve", paths["spotter"], "--monitor", str(tmp_path / "m"), "--port", "0"], "leave out"),
     ):

@@ -28,8 +28,8 @@ LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time l
 UNFINISHED = 0.99  # the most that a bar shows before the work is done
 
 OPTIONS = (
-    "accumulated|at_end|blocks|calibration|checkpoints|class_conditional|delta|depth|fill|for_people|gate|give_up|groups|largest_loss|loss|max_loss"
-    "|limit|max_set_size|max_weight|max_width|people|pooling|price_of_size|rule|side|target|threshold|trim|weights|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
+    "accumulated|at_end|blocks|calibration|checkpoints|class_conditional|delta|depth|event|fill|for_people|gate|give_up|groups|largest_loss|loss|max_loss"
+    "|limit|max_set_size|max_weight|max_width|people|pooling|price_of_size|rule|side|skip|target|threshold|trim|weights|window|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
 )
 # how messages of the Python layer name what the command line calls an option; the first that
 # matches is replaced first

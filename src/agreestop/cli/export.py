@@ -213,6 +213,8 @@ def _to_c(
         f"Flash {made.flash:,} bytes ({made.weights} weights), and a few thousand for the code. "
         f"RAM {made.ram:,} bytes, and the stack."
     )
+    if made.note:
+        say(made.note)
     if made.nearest is not None:
         nearest = _nearest(made.nearest, made.ties, made.rounded, "C")
         what = "inputs" if watch is None else "streams"

@@ -61,6 +61,9 @@ def serve(
         list[str] | None,
         typer.Option(help="With --spotter: class that is spotted, a name or number; repeatable."),
     ] = None,
+    skip: Annotated[
+        int, typer.Option(help="With --spotter: steps after a detection that the rule skips.")
+    ] = 0,
     log: Annotated[
         Path | None,
         typer.Option(help="Append decisions, labels and alarms to this file, as JSON Lines."),
@@ -155,6 +158,7 @@ def serve(
             spotter=None if watched is None else Spotter.load(watched),
             window=window,
             event=_as_event(event),
+            skip=skip,
             host=host,
             port=port,
             token=token,
@@ -168,7 +172,8 @@ def serve(
         )
     if host not in LOOPBACK and token is None:
         say_warning(NOTE)
-    show(server.hub.offer.promise if calibrated is None else guarantee_in_words(calibrated))
+    known = None if watched is not None else calibrated
+    show(server.hub.offer.promise if known is None else guarantee_in_words(known))
     show(
         f"Serving on http://{server.url}; clients connect to ws://{server.url}. Ctrl-C drains and "
         "ends.",

@@ -36,7 +36,8 @@ def calibrate_spotter(
     spotter.save(output)
     people = "" if spotter.people is None else f", {spotter.people} people"
     show(
-        f"Wrote {output}: spotter, calibrated on {spotter.n} recordings{people}.",
+        f"Wrote {output}: spotter, calibrated on {spotter.n} recordings{people}"
+        f"{spotter.heard and f', {spotter.heard}'}.",
         f"{spotter.guarantee[0].upper()}{spotter.guarantee[1:]}",
     )
 

@@ -40,7 +40,7 @@ from .leakage import (
 )
 from .rule import Rule, read_evidence
 from .rule_files import write_rule_file
-from .scores import ScoresLike, labels_of
+from .scores import ScoresLike, check_source, labels_of
 
 ENDED_INPUTS = (
     " Inputs that end early are answered from their last scores, which stand for all later "
@@ -65,7 +65,7 @@ class CalibratedRule(KeptInFiles):
         A sentence if there were too few examples, else empty.
     fingerprint
         A name for the calibration data.
-    engine, ensemble_digest, class_names
+    engine, ensemble_digest, class_names, heard
         Of the scores it was calibrated on, where they are known.
     rows
         Sketches and ids of the calibration rows.
@@ -111,6 +111,7 @@ class CalibratedRule(KeptInFiles):
     engine: str = ""
     ensemble_digest: str = ""
     class_names: tuple[str, ...] | None = None
+    heard: str = ""
     rows: TunedRows | None = None
     first_risks: Floats | None = None
     effective_size: float | None = None
@@ -242,19 +243,8 @@ class CalibratedRule(KeptInFiles):
         On another engine a borderline spike may differ, and the promise is about the scores of one
         engine and one ensemble.
         """
-        if not any_engine and self.engine and engine and engine != self.engine:
-            raise InputError(
-                f"the rule was calibrated on scores of the {self.engine} engine, and these are of "
-                f"the {engine} one: use {self.engine}, calibrate again, or allow it "
-                "(any_engine=True, --any-engine)."
-            )
-        known = self.ensemble_digest
-        if not any_members and known and ensemble_digest and ensemble_digest != known:
-            raise InputError(
-                f"the rule was calibrated on scores of the ensemble {known[:12]}, and these are of "
-                f"{ensemble_digest[:12]}: use the same members, calibrate again, or allow it "
-                "(any_members=True, --any-members)."
-            )
+        known, given = (self.engine, self.ensemble_digest), (engine, ensemble_digest)
+        check_source("rule", known, given, any_engine, any_members)
 
     def check_lengths(self, lengths: Integers | None) -> None:
         """Warn where inputs may end early, but not the inputs of calibration, or the reverse."""
@@ -562,6 +552,7 @@ class CalibratedRule(KeptInFiles):
         }
         parts += [words for words, shown in given.items() if shown]
         parts += [f"n={self.n}", *self.sizes]
+        parts += [self.heard] if self.heard else []
         parts += ["never stops early"] if self.never_stops else []
         parts += [f"notes={self.notes}"] if self.notes else []
         return f"CalibratedRule({', '.join(parts)})"

@@ -75,7 +75,7 @@ LATER = 0.05  # of the last checkpoint: a smaller difference is no reason for a 
 
 SAME = {
     "sizes": "members or classes",
-    "source": "engines, ensembles or classes",
+    "source": "engines, ensembles, classes or windows",
     "rounding": "rounding",
 }
 """What all parts of the examples must have in common."""
@@ -91,7 +91,7 @@ class ReducedExamples:
     sketches     (n, NUMBERS), marks (n,), ids (n,): what recognises the rows later
     first_risks  (n,) their risk at the first checkpoint
     sizes        the number of members and of classes
-    source       scores of no inputs, which name the engine, the ensemble and the classes
+    source       the engine, the ensemble, the classes, and how streams were heard
     rule         the rule, with what it takes from the scores, such as the order of their classes
     training     how many of the rows the members were trained on
     """
@@ -104,7 +104,7 @@ class ReducedExamples:
     ids: NDArray[Any] | None
     first_risks: Floats
     sizes: tuple[int, int]
-    source: tuple[str, str, tuple[str, ...] | None]
+    source: tuple[str, str, tuple[str, ...] | None, str]
     lengths: Integers | None
     rounding: Rounding
     settings: str
@@ -150,7 +150,7 @@ def _read_examples(
         data.ids,
         evidence[:, 0].level,
         (members, classes),
-        (data.engine, data.ensemble_digest, data.classes),
+        (data.engine, data.ensemble_digest, data.classes, data.heard),
         data.lengths,
         rounding,
         settings,

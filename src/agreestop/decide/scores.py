@@ -4,7 +4,7 @@ A score file is a `.npz` with either `log_confidence` (n, M, K, C) and `times` (
 read-out spikes (n, T, K, C) as packed bits with `spikes_shape`, lossless and 64 times smaller, from
 which every checkpoint follows. Optional are `labels` (n,), the names `classes` (C,), `engine` and
 `ensemble_digest`, which say what computed the scores, `ids` (n,), `trained` (n,) with
-`trained_chance` and, beside log_confidence, `lengths` (n,) and `rounding`.
+`trained_chance` and, beside log_confidence, `lengths` (n,), `rounding` and `heard`.
 Nothing in such a file is executed or unpickled.
 """
 
@@ -83,6 +83,7 @@ class Inputs(ABC):
     classes: tuple[str, ...] | None = None
     engine: str = ""
     ensemble_digest: str = ""
+    heard: str = ""
     lengths: Integers | None = None
     rounding: float = 0.0
     trained: Booleans | None = None
@@ -219,6 +220,8 @@ class Scores(Inputs):
         calibration and evaluation.
     trained_chance
         The rate at which fresh inputs may equal a training input, such as empty recordings.
+    heard
+        Where the inputs are windows of streams: the window, event and skip that made them.
 
     Examples
     --------
@@ -240,6 +243,7 @@ class Scores(Inputs):
     rounding: float = 0.0
     trained: Booleans | None = None
     trained_chance: float = 0.0
+    heard: str = ""
 
     by_time = ("log_confidence",)
     by_row = ("labels", "ids", "lengths", "trained")
@@ -250,6 +254,7 @@ class Scores(Inputs):
         check_members(times, array.shape[2])
         _set(self, log_confidence=array, times=times)
         _check(self, array, "log_confidence")
+        _check_text("heard", self.heard)
         if self.lengths is not None:
             _set(self, lengths=_as_lengths(self.lengths, len(array)))
         meaning = ", the largest difference between two runs"
@@ -319,10 +324,8 @@ def _check(data: Scores | Spikes, array: NDArray[Any], what: str) -> None:
                 "give one name for each."
             )
         _set(data, classes=as_names(data.classes, "classes"))
-    for name, text in (("engine", data.engine), ("ensemble_digest", data.ensemble_digest)):
-        if not isinstance(text, str):
-            raise InputError(f"{name} is {quoted(text)}: give a text, or leave it out.")
-        as_names([text], name)
+    _check_text("engine", data.engine)
+    _check_text("ensemble_digest", data.ensemble_digest)
     if data.trained is not None:
         trained = as_array(data.trained, "trained")
         if trained.shape != (n,) or trained.dtype != np.bool_:
@@ -333,6 +336,37 @@ def _check(data: Scores | Spikes, array: NDArray[Any], what: str) -> None:
         _set(data, trained=trained)
     chance = _as_share(data.trained_chance, "trained_chance", 1.0)
     _set(data, ids=as_ids(data.ids, n), trained_chance=chance)
+
+
+def _check_text(name: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise InputError(f"{name} is {quoted(text)}: give a text, or leave it out.")
+    as_names([text], name)
+
+
+def check_source(
+    what: str,
+    known: tuple[str, str],
+    given: tuple[str, str],
+    any_engine: bool = False,
+    any_members: bool = False,
+) -> None:
+    """Refuse scores of another engine or ensemble than calibrated with.
+
+    known, given: engine and digest of the ensemble. An empty string is an unknown one.
+    """
+    if not any_engine and all((known[0], given[0])) and given[0] != known[0]:
+        raise InputError(
+            f"the {what} was calibrated on scores of the {known[0]} engine, and these are of the "
+            f"{given[0]} one: use {known[0]}, calibrate again, or allow it (any_engine=True, "
+            "--any-engine)."
+        )
+    if not any_members and all((known[1], given[1])) and given[1] != known[1]:
+        raise InputError(
+            f"the {what} was calibrated on scores of the ensemble {known[1][:12]}, and these are "
+            f"of {given[1][:12]}: use the same members, calibrate again, or allow it "
+            "(any_members=True, --any-members)."
+        )
 
 
 def _parts(order: Integers, shares: Sequence[float], what: str) -> list[Integers]:
@@ -631,7 +665,8 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
             )
     known = _known(path, content, "lengths", "rounding")
     moments = tuple(read_list(path, content, "times"))
-    scores = Scores(content["log_confidence"], times=moments, **known)
+    heard = read_text(path, content, "heard")
+    scores = Scores(content["log_confidence"], times=moments, heard=heard, **known)
     return scores if times is None else scores.at(times)
 
 

@@ -62,6 +62,7 @@ from agreestop.common import (
     check_finite,
     is_number,
     read_npz,
+    read_text,
     write_npz,
 )
 from agreestop.common.errors import quoted
@@ -71,6 +72,7 @@ from agreestop.common.levels import REACH, Rounding, Target, as_exact, as_target
 from .rule_files import read_rule_file, write_rule_file
 
 HOW = "write one with scores (steps of all recordings), offsets (n + 1,) and events (E, 3)"
+SOURCE = "engine", "ensemble_digest", "heard"  # what made the scores, as text
 BOOTSTRAPS = 2000
 HOUR = 3600.0
 
@@ -82,18 +84,24 @@ class Recordings:
     scores   n arrays (T_i,)
     events   n arrays (E_i, 2) of events [start, end) in steps, in order; None where none are marked
     people   (n,) names of the people that recordings are of; None where each stands for itself
+    engine, ensemble_digest   what computed the scores, where it is known
+    heard    the window and event that `listen` made them with; "" for scores of another detector
     """
 
     scores: tuple[Floats, ...]
     events: tuple[Integers, ...] | None = None
     people: NDArray[Any] | None = None
+    engine: str = ""
+    ensemble_digest: str = ""
+    heard: str = ""
 
     @classmethod
     def of(cls, scores: Any, events: Any = None, people: ArrayLike | None = None) -> Self:
         """Check recordings as users give them."""
         if isinstance(scores, cls):
             given = scores.events if events is None else events
-            return cls.of(scores.scores, given, scores.people if people is None else people)
+            data = cls.of(scores.scores, given, scores.people if people is None else people)
+            return replace(scores, events=data.events, people=data.people)
         if isinstance(scores, np.ndarray) and scores.ndim == 1 and scores.dtype != object:
             raise InputError(
                 f"recordings has shape {scores.shape}: give a list of arrays, one for each "
@@ -119,11 +127,27 @@ class Recordings:
     def __len__(self) -> int:
         return len(self.scores)
 
+    def __getitem__(self, row: Any) -> Any:
+        """The scores (T_i,) of one recording; with a slice, some of the recordings."""
+        if isinstance(row, slice):
+            return self.rows(np.arange(len(self))[row])
+        return self.scores[row]
+
+    def __iter__(self) -> Iterator[Floats]:
+        return iter(self.scores)
+
     def rows(self, rows: Integers) -> Self:
         """Some of the recordings."""
         events = None if self.events is None else tuple(self.events[row] for row in rows)
         people = None if self.people is None else self.people[rows]
-        return type(self)(tuple(self.scores[row] for row in rows), events, people)
+        scores = tuple(self.scores[row] for row in rows)
+        return replace(self, scores=scores, events=events, people=people)
+
+    def save(
+        self, path: str | PathLike[str], events: Any = None, people: ArrayLike | None = None
+    ) -> None:
+        """Write them as one `.npz` file, with events and people where these are known."""
+        save_recordings(path, self.of(self, events, people))
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -180,7 +204,7 @@ def load_recordings(path: str | PathLike[str]) -> Recordings:
     """Read recordings that `save_recordings` or `numpy.savez` wrote.
 
     scores (sum of all T_i,), offsets (n + 1,), and where known events (E, 3), of which each is
-    (recording, start, end), and people (n,).
+    (recording, start, end), people (n,), and the texts engine, ensemble_digest and heard.
     """
     content = read_npz(path, "file of recordings", HOW, needed=("scores", "offsets"))
     offsets, scores = content["offsets"], as_floats(content["scores"], "scores")
@@ -201,7 +225,9 @@ def load_recordings(path: str | PathLike[str]) -> Recordings:
         if ((table[:, 0] < 0) | (table[:, 0] >= n)).any():
             raise InputError(f"{path}: events name a recording outside 0 to {n - 1}.")
         events = [table[table[:, 0] == row, 1:] for row in range(n)]
-    return Recordings.of(np.split(scores, offsets[1:-1]), events, content.get("people"))
+    data = Recordings.of(np.split(scores, offsets[1:-1]), events, content.get("people"))
+    texts: Any = {name: read_text(path, content, name) for name in SOURCE}
+    return replace(data, **texts)
 
 
 def save_recordings(path: str | PathLike[str], recordings: Recordings) -> None:
@@ -217,7 +243,8 @@ def save_recordings(path: str | PathLike[str], recordings: Recordings) -> None:
         arrays["events"] = np.column_stack([np.concatenate(rows), pairs]).astype(np.int64)
     if recordings.people is not None:
         arrays["people"] = recordings.people
-    write_npz(path, arrays)
+    texts = {name: getattr(recordings, name) for name in SOURCE}
+    write_npz(path, arrays | {name: np.array(one) for name, one in texts.items() if one})
 
 
 # --- alarms in one recording
@@ -527,7 +554,8 @@ class Spotter(KeptInFiles):
         Parameters
         ----------
         recordings : list of (T_i,) arrays
-            The scores of each recording.
+            The scores of each recording, or `scores` of what `ensemble.listen` returns: the
+            spotter then knows the window and event of its scores, and `watch` refuses others.
         events : list of lists of (start, end), optional
             The events of each recording, in steps; `end` is the first step after it. Without them
             every alarm is false.
@@ -573,7 +601,9 @@ class Spotter(KeptInFiles):
                 stacklevel=2,
             )
         known = None if people is None and data.people is None else many
-        return CalibratedSpotter(self, threshold, kth, near, len(data), data.ids, limit, known)
+        source = data.engine, data.ensemble_digest, data.heard
+        own = len(data), data.ids, limit, known
+        return CalibratedSpotter(self, threshold, kth, near, *own, *source)
 
     def _check(self, data: Recordings, near: int) -> None:
         many = int(data.units().max()) + 1
@@ -659,6 +689,8 @@ class CalibratedSpotter(KeptInFiles):
         With `missed`: every threshold below it keeps that promise.
     people
         The number of people in calibration, where the promise is for new people.
+    engine, ensemble_digest, heard
+        What made the scores it was calibrated on, where `ensemble.listen` did.
     """
 
     spotter: Spotter
@@ -669,6 +701,9 @@ class CalibratedSpotter(KeptInFiles):
     ids: tuple[str, ...]
     limit: float | None = None
     people: int | None = None
+    engine: str = ""
+    ensemble_digest: str = ""
+    heard: str = ""
 
     @property
     def guarantee(self) -> str:
@@ -693,7 +728,8 @@ class CalibratedSpotter(KeptInFiles):
     def __repr__(self) -> str:
         return (
             f"CalibratedSpotter(false_alarms={self.spotter.false_alarms}, cap={self.spotter.cap}, "
-            f"rest={self.spotter.rest}, threshold={self.threshold:.6g}, n={self.n})"
+            f"rest={self.spotter.rest}, threshold={self.threshold:.6g}, n={self.n}"
+            f"{self.heard and f', {self.heard}'})"
         )
 
     def alarms(self, scores: ArrayLike) -> Integers:

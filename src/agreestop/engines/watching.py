@@ -31,7 +31,7 @@ from agreestop.common import CalibrationWarning, Floats, InputError, Schedule, a
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
-from agreestop.decide.scores import Scores
+from agreestop.decide.scores import Scores, check_source
 from agreestop.decide.spotting import CalibratedSpotter, Detection, Recordings, check_clock
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
@@ -78,17 +78,13 @@ class Heard:
     outputs : n arrays (T_i, K, C)
         Read-out spikes, or logits, of every step.
     scores : n arrays (T_i,)
-        The log-odds of the event at every step, over the last `window` steps.
-    ids : (n,)
-        A hash of each recording's scores, which windows cut from it carry.
+        The log-odds of the event at every step, over the last `window` steps, with what made
+        them. Their `ids` are hashes of the recordings, which windows cut from them carry.
     """
 
     outputs: tuple[NDArray[Any], ...]
-    scores: tuple[Floats, ...]
-    ids: tuple[str, ...]
+    scores: Recordings
     spikes: bool
-    engine: str
-    digest: str
     names: tuple[str, ...] | None
 
     def after(self, alarms: ArrayLike, labels: ArrayLike, *, steps: int, skip: int = 0) -> Scores:
@@ -116,10 +112,10 @@ class Heard:
         firsts = at + 1 + skip
         parts = np.stack([self.outputs[row][firsts[row] : firsts[row] + steps] for row in used])
         evidence = np.cumsum(parts, axis=1, dtype=np.int64) if self.spikes else parts
-        times = tuple(range(1, steps + 1))
-        ids = np.array([self.ids[row] for row in used])
-        known = times, self.names, self.engine, self.digest, ids
-        return Scores(log_confidence(evidence), truth[used].astype(np.int64), *known)
+        times, cut = tuple(range(1, steps + 1)), self.scores.rows(np.array(used))
+        known = times, self.names, cut.engine, cut.ensemble_digest, np.array(cut.ids)
+        heard = _with_skip(cut.heard, skip)
+        return Scores(log_confidence(evidence), truth[used].astype(np.int64), *known, heard=heard)
 
 
 def listen(
@@ -147,8 +143,19 @@ def listen(
         outputs += [found[row, : len(one)].copy() for row, one in enumerate(some)]
     spikes = engine.output == "spikes"
     scores = tuple(log_odds(_windowed(one, window) if spikes else one, columns) for one in outputs)
-    ids = Recordings(scores).ids
-    return Heard(tuple(outputs), scores, ids, spikes, engine.name, digest, names)
+    heard = _in_words(engine, window, columns)
+    known = Recordings(scores, engine=engine.name, ensemble_digest=digest, heard=heard)
+    return Heard(tuple(outputs), known, spikes, names)
+
+
+def _in_words(engine: Engine, window: int, columns: Sequence[int]) -> str:
+    """What decides the scores of a stream, as spotters and rules keep it; logits have no window."""
+    event = f"event={','.join(map(str, sorted(columns)))}"
+    return f"window={window}, {event}" if engine.output == "spikes" else event
+
+
+def _with_skip(heard: str, skip: int) -> str:
+    return f"{heard}, skip={skip}"
 
 
 def _windowed(outputs: NDArray[Any], window: int) -> NDArray[Any]:
@@ -172,6 +179,9 @@ class WatchSession:
         The detection whose window is open.
     score : float
         The spotter's score of the last step.
+    note : str
+        A sentence where the spotter or the rule does not know the window, event and skip that its
+        scores were made with, so that they could not be compared; else "".
     """
 
     def __init__(
@@ -206,6 +216,12 @@ class WatchSession:
         _check_recordings(spotter, calibrated)
         self._columns = event_columns(event, names or calibrated.class_names, engine.classes)
         self._window = as_count(window, "window")
+        known = spotter.engine, spotter.ensemble_digest
+        allowed = options.any_engine, options.any_members
+        check_source("spotter", known, (engine.name, options.digest), *allowed)
+        self.note = _check_heard(
+            spotter, calibrated, _in_words(engine, self._window, self._columns), self._skip
+        )
         self._engine, self._watched, self.calibrated = engine, spotter, calibrated
         self._begin()
 
@@ -281,6 +297,29 @@ class WatchSession:
             f"step {self.detection.index}, before the rule decided, which takes up to "
             f"{self._most}: this detection has no decision."
         )
+
+
+def _check_heard(
+    spotter: CalibratedSpotter, calibrated: CalibratedRule, heard: str, skip: int
+) -> str:
+    """Refuse another window, event or skip than calibrated with; what no file names is noted."""
+    known = {
+        "spotter": (spotter.heard, heard),
+        "rule": (calibrated.heard, _with_skip(heard, skip)),
+    }
+    for what, (needed, given) in known.items():
+        if needed and needed != given:
+            raise InputError(
+                f"{given} is given, and the {what} was calibrated on scores with {needed}: give "
+                f"the same, or calibrate the {what} on scores with {given}."
+            )
+    unknown = [what for what, (needed, _) in known.items() if not needed]
+    if not unknown:
+        return ""
+    return (
+        f"The {' and the '.join(unknown)} cannot tell with which window, event and skip the scores "
+        "of calibration were made, so these are not checked: calibrate on what listen returns."
+    )
 
 
 def _check_recordings(spotter: CalibratedSpotter, calibrated: CalibratedRule) -> None:

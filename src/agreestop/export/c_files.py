@@ -68,6 +68,7 @@ class CExport:
     ties     how often both were equal, up to rounding
     rounded  how many of the ties differ in their last bits: C takes both numbers as equal, and
              Python does not
+    note     a sentence about what could not be compared with the calibration
     """
 
     folder: Path
@@ -79,6 +80,7 @@ class CExport:
     nearest: float | None = None
     ties: int = 0
     rounded: int = 0
+    note: str = ""
 
 
 def to_c(

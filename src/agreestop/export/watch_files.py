@@ -13,6 +13,7 @@ import csv
 import io
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,8 @@ def watch_to_c(
     exported = export_parts(rule, ensemble, folder, any_engine, any_members)
     how: Any = {"window": window, "event": event}
     allowed: Any = {"any_engine": any_engine, "any_members": any_members, "skip": skip}
-    ensemble.watch(spotter, rule, **how, **allowed)  # refuses what does not fit together
+    # refuses what does not fit together
+    note = ensemble.watch(spotter, rule, **how, **allowed).note
     for name, count in (("window", window), ("skip", skip)):
         if count > LARGEST:
             raise InputError(
@@ -105,7 +107,7 @@ def watch_to_c(
     columns = event_columns(event, ensemble.class_names or rule.class_names, rule.classes)
     contents = exported.contents((*WATCH, *SPOTTER), names)
     contents["spotter_data.h"] = _spotter_text(
-        spotter, window, skip, columns, rule.classes
+        spotter, window, skip, columns, rule.classes, note
     ).encode()
     check = Check()
     if streams is not None:
@@ -115,7 +117,8 @@ def watch_to_c(
         heard = ensemble.listen(streams, **how)
         check = _check(spotter, rule, exported, heard, skip)
     write_export(exported.folder, contents)
-    return exported.made(contents, names, check, watch_ram_of(exported.sizes, window))
+    made = exported.made(contents, names, check, watch_ram_of(exported.sizes, window))
+    return replace(made, note=note)
 
 
 def _spotter_text(
@@ -124,6 +127,7 @@ def _spotter_text(
     skip: int = 0,
     columns: Sequence[int] = (),
     classes: int = 0,
+    note: str = "",
 ) -> str:
     """spotter_data.h, with the promise in words on top."""
     if spotter.spotter.rest > LONGEST_REST:
@@ -135,7 +139,7 @@ def _spotter_text(
     if window:
         event = ", ".join(str(int(one in columns)) for one in range(classes))
         values |= {"AG_WINDOW": str(window), "AG_SKIP": str(skip), "AG_EVENT": f"{{{event}}}"}
-    promise = spotter.guarantee.replace("*/", "* /")
+    promise = f"{spotter.guarantee} {note}".rstrip().replace("*/", "* /")
     return f"/* The spotter's promise: {promise} */\n" + defines("AG_SPOTTER_DATA_H", values)
 
 

@@ -80,7 +80,7 @@ class Server:
     another is given; port 0 takes a free one.
 
     A `spotter` serves streams without an end: alone, whose clients push scores, or with an ensemble
-    and a rule, as `ensemble.watch(spotter, rule, window=, event=)`.
+    and a rule, as `ensemble.watch(spotter, rule, window=, event=, skip=)`.
 
     token    what clients must know; without it, anybody who can connect may open sessions
     log      file to which decisions, labels and alarms are appended as JSON Lines; beyond
@@ -97,6 +97,7 @@ class Server:
         spotter: CalibratedSpotter | None = None,
         window: int | None = None,
         event: Event | None = None,
+        skip: int = 0,
         host: str = "127.0.0.1",
         port: int = 8000,
         token: str | None = None,
@@ -125,9 +126,11 @@ class Server:
         if spotter is not None:
             if monitor is not None:
                 raise InputError("streams without an end have no drift monitor: leave out monitor.")
-            served = _streams(spotter, rule, ensemble, window, event, allowed)
-        elif rule is None or window is not None or event is not None:
-            raise InputError("give a rule, or a spotter; window and event belong to a spotter.")
+            served = _streams(spotter, rule, ensemble, window, event, skip, allowed)
+        elif rule is None or window is not None or event is not None or skip:
+            raise InputError(
+                "give a rule, or a spotter; window, event and skip belong to a spotter."
+            )
         else:
             served = rule
             if ensemble is not None:
@@ -195,17 +198,19 @@ def _streams(
     ensemble: Runner | None,
     window: int | None,
     event: Event | None,
+    skip: int,
     allowed: dict[str, bool],
 ) -> Streams:
     """Streams of a spotter, or of an ensemble that watches."""
-    if rule is None and ensemble is None and window is None and event is None:
+    if rule is None and ensemble is None and window is None and event is None and not skip:
         return Streams(spotter)
     if rule is None or ensemble is None or window is None or event is None:
         raise InputError(
             "to watch, a rule, members, a spotter, window and event are needed: give all of them, "
             "or the spotter alone."
         )
-    return Streams(spotter, ensemble.watch(spotter, rule, window=window, event=event, **allowed))
+    watch = ensemble.watch(spotter, rule, window=window, event=event, skip=skip, **allowed)
+    return Streams(spotter, watch)
 
 
 def _is_no_fault_of_a_client(record: logging.LogRecord) -> bool:

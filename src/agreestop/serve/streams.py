@@ -43,7 +43,8 @@ class Streams:
         words = f"{self._spotter.guarantee[0].upper()}{self._spotter.guarantee[1:]}"
         if self._watching is None:
             return words
-        return f"{words} After a detection, {self._watching.calibrated.guarantee}"
+        words = f"{words} After a detection, {self._watching.calibrated.guarantee}"
+        return f"{words} {self._watching.note}".rstrip()
 
     def open(self, number: int, group: ArrayLike | None = None, fresh: bool = False) -> LiveInput:
         """Begin a stream."""
