@@ -24,7 +24,7 @@ from agreestop.common import Estimate
 from agreestop.pipeline import scores_report
 from agreestop.report import GroupCoverage, Report
 from agreestop.report.advice import advise, rule_in_code
-from agreestop.report.promises import measure_abstaining
+from agreestop.report.promises import measure_abstaining, measure_depths, measure_people
 from tests.decide.strategies import measure_quickly
 
 SCORES = ag.simulate_scores(240, steps=8, K=2, C=4, signal=5.0, pace=2.0)
@@ -75,6 +75,50 @@ def test_the_front_of_abstaining_is_measured_and_shown(report: Report) -> None:
     assert all(point.wrong.low <= 1 - point.target and point.answered < 1 for point in front[1:])
     page = render_page(report)
     assert page.index("who-gets-the-promise") < page.index("instead-of-a-weak-answer") and "of wrong answers that you can bear" in page
+
+
+def test_new_people_and_depths_are_measured_on_rows_that_took_no_part(report: Report) -> None:
+    scores = ag.simulate_scores(480, steps=8, K=2, C=4, signal=3.0)
+    people = np.array([f"p{row % 24}" for row in range(480)])
+    hard = np.isin(people, ["p1", "p2", "p3"])  # people whose answers say nothing
+    labels = np.where(hard, np.random.default_rng(0).integers(4, size=480), scores.labels)
+    scores, measured = replace(scores, labels=labels), replace(report.measured, n_calibration=60)
+    rule = ag.AgreeStop(0.8, scores.times, 1)
+    rows, new, nine = measure_people(rule, scores, people.tolist(), measured)
+    assert rows.below > nine.below and rows.kept < new.kept and rows.latency < new.latency
+    assert {name for name, _, _ in sorted(rows.people, key=lambda person: person[1])[:2]} < {"p1", "p2", "p3"}
+    assert all(count == 20 for _, _, count in rows.people) and len(rows.people) == 24
+    tree = ag.Tree({"left": ("a", "b"), "right": ("c", "d")})
+    coarse, fine = measure_depths(tree, replace(scores.rows(~hard), classes=tree.classes), measured)
+    assert coarse.nodes == ("left", "right") and fine.nodes == tree.classes
+    assert coarse.latency < fine.latency and coarse.answered[-1] == fine.answered[-1] == 1
+    assert all(early >= late for early, late in zip(coarse.answered, fine.answered, strict=True))
+    assert coarse.coverage.high >= 0.8 <= fine.coverage.high
+
+
+def test_the_page_shows_people_and_depths(quick: None, tmp_path: Path) -> None:
+    scores, people = replace(SCORES, classes=("a", "b", "c", "d")), [f"p{row % 24}" for row in range(len(SCORES))]
+    ag.save_scores(tmp_path / "scores.npz", scores)
+    (tmp_path / "people.txt").write_text("\n".join(people))
+    (tmp_path / "tree.json").write_text('{"left": ["a", "b"], "right": ["c", "d"]}')
+    options = ["--target", "0.8", "--people", str(tmp_path / "people.txt"), "--tree", str(tmp_path / "tree.json")]
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "scores.npz"), "-o", str(tmp_path / "page.html"), *options])
+    assert result.exit_code == 0
+    page = (tmp_path / "page.html").read_text()
+    for words in (
+        'id="new-people"',
+        "new people under 80%",
+        "nine in ten new people",
+        'id="coarse-first"',
+        "1: left, right",
+        " ".join(options),
+    ):
+        assert words in page
+    for given, words in (({"people": people[:5]}, r"people has shape \(5,\)"), ({"people": ["a", "b"] * 120}, "names 2 people")):
+        with pytest.raises(ag.InputError, match=words):
+            ag.write_report(scores, tmp_path / "two.html", **given)  # type: ignore[arg-type]
+    with pytest.raises(ag.InputError, match="tree lacks class"):
+        ag.write_report(SCORES, tmp_path / "two.html", tree=ag.Tree({"left": ("a", "b"), "right": ("c", "d")}))
 
 
 def test_the_command_and_the_function_write_one_page_with_groups_times_and_advice(quick: None, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from agreestop.common import InputError, check_writable
+from agreestop.decide.answer_kinds import Tree
 from agreestop.decide.answers import Answers
 from agreestop.decide.intervals import load_numbers
 from agreestop.decide.scores import holds_answers
@@ -46,6 +47,18 @@ def report(
             help="Text file with the group of each input, one on a line: coverage by group."
         ),
     ] = None,
+    people: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text file with the person of each input, one on a line: what new people get."
+        ),
+    ] = None,
+    tree: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file of groups of classes: how early the first answer of each depth comes."
+        ),
+    ] = None,
     n_calibration: Annotated[
         int | None,
         typer.Option(help="Calibration rows. [default: a sixth of the rows, at most 200]"),
@@ -82,10 +95,13 @@ def report(
         return
     data = labelled_scores(scores, "a report")
     inside = None if groups is None else read_lines(groups, len(data))
+    persons = None if people is None else read_lines(people, len(data))
     options = {
         "target": target,
         "max-set-size": max_set_size,
         "groups": groups,
+        "people": people,
+        "tree": tree,
         "n-calibration": n_calibration,
         "seed": seed,
     }
@@ -100,6 +116,8 @@ def report(
         made = report_scores(
             *(data, target, max_set_size, inside, n_calibration, seed, scores.name, command),
             progress=progress,
+            people=persons,
+            tree=None if tree is None else Tree.load(tree),
         )
     (section,) = made.sections
     show(

@@ -32,6 +32,7 @@ from agreestop.common import (
 from agreestop.common.errors import CalibrationWarning
 from agreestop.common.estimates import Estimate
 from agreestop.decide.agree_stop import AgreeStop
+from agreestop.decide.answer_kinds import Tree
 from agreestop.decide.confidence import Pooling, log_confidence
 from agreestop.decide.risks import Gate
 from agreestop.decide.rule import Rule, build_rule
@@ -406,6 +407,8 @@ def report_measured(
     workers: int = 1,
     groups: Sequence[str] | None = None,
     own: Mapping[str, Rule] | None = None,
+    people: Sequence[str] | None = None,
+    tree: Tree | None = None,
     **header: Any,
 ) -> Report:
     """Measure all rules on scores, and collect the report.
@@ -422,7 +425,7 @@ def report_measured(
         own=own,
     )
     results = measurement.records, measurement.rules, measured, stages.begin("report")
-    section = describe_ensemble("", pool, *results, groups=groups)
+    section = describe_ensemble("", pool, *results, groups=groups, people=people, tree=tree)
     made_with = versions("agreestop", "numpy")
     return Report(
         measured=measured,

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from agreestop.common import (
     InputError,
+    Integers,
     ProgressCallback,
     Schedule,
     Stages,
@@ -27,6 +28,7 @@ from agreestop.common import (
 )
 from agreestop.common.errors import CalibrationWarning
 from agreestop.common.levels import Target, as_target, in_words
+from agreestop.decide.answer_kinds import Tree
 from agreestop.decide.intervals import load_numbers
 from agreestop.decide.rule import Rule
 from agreestop.decide.scores import Scores, load_scores
@@ -37,7 +39,7 @@ from agreestop.report.records import MeasurementSettings
 from .measure import RULE_LABELS, report_measured
 
 OTHER_TARGETS = (0.8, 0.85, 0.9, 0.95)
-TUNING_SHARE, MOST_CALIBRATION, LEAST_ROWS = 1 / 3, 200, 40
+TUNING_SHARE, MOST_CALIBRATION, LEAST_ROWS, LEAST_PEOPLE = 1 / 3, 200, 40, 6
 REALISATIONS = 30
 
 
@@ -51,6 +53,8 @@ def write_report(
     n_calibration: int | None = None,
     seed: int = 0,
     rules: Mapping[str, Rule] | None = None,
+    people: ArrayLike | None = None,
+    tree: Tree | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Path:
     """Measure every rule on labelled scores, or on a score file, and write one HTML page: coverage
@@ -101,6 +105,8 @@ def write_report(
             seed,
             name,
             rules=rules,
+            people=people,
+            tree=tree,
             progress=progress,
         ),
         Path(path),
@@ -118,6 +124,8 @@ def report_scores(
     command: str = "ag.write_report",
     rules: Mapping[str, Rule] | None = None,
     progress: ProgressCallback = no_progress,
+    people: ArrayLike | None = None,
+    tree: Tree | None = None,
 ) -> Report:
     """What `write_report` writes, as data."""
     if data.labels is None:
@@ -134,11 +142,12 @@ def report_scores(
             f"{name} have {len(data)} rows: a report divides them into tuning, calibration and "
             f"test, and needs {LEAST_ROWS}."
         )
-    named = None if groups is None else _group_names(groups, len(data))
+    named = None if groups is None else _names(groups, len(data), "group")
+    persons = None if people is None else _names(people, len(data), "person")
+    own_tree = None if tree is None else tree.for_classes(data.classes)
     for label, rule in (rules or {}).items():
         _check_own_rule(label, rule, as_target(target))
-    order = np.random.default_rng(as_seed(seed)).permutation(len(data))
-    rows, others = np.split(order, [round(TUNING_SHARE * len(data))])
+    rows, others = _divide(len(data), persons, seed)
     measured = _settings(data, target, max_set_size, len(rows) // 2, n_calibration, seed)
     if measured.n_calibration > min(len(rows) // 2, len(others) - 1):
         raise InputError(
@@ -158,6 +167,8 @@ def report_scores(
             measured,
             stages,
             groups=None if named is None else [named[row] for row in others],
+            people=None if persons is None else [persons[row] for row in others],
+            tree=own_tree,
             own=rules,
             name=name,
             kind="scores",
@@ -184,11 +195,29 @@ def _check_own_rule(label: str, rule: object, target: Fraction) -> None:
         raise InputError(f"{label!r:.80} is the name of another rule of the page: give your own.")
 
 
-def _group_names(groups: ArrayLike, n: int) -> list[str]:
-    names = np.asarray(groups)
-    if names.shape != (n,):
+def _divide(n: int, people: list[str] | None, seed: int) -> tuple[Integers, Integers]:
+    """Tuning rows, and the pool; nobody has rows in both."""
+    rng = np.random.default_rng(as_seed(seed))
+    if people is None:
+        rows, others = np.split(rng.permutation(n), [round(TUNING_SHARE * n)])
+        return rows, others
+    names = np.unique(people)
+    if len(names) < LEAST_PEOPLE:
         raise InputError(
-            f"groups has shape {names.shape}: give one group for each of the {n} rows."
+            f"people names {len(names)} people: a report divides them into tuning, calibration and "
+            f"test, and needs {LEAST_PEOPLE}."
+        )
+    chosen = rng.permutation(names)[: round(TUNING_SHARE * len(names))]
+    inside, order = np.isin(people, chosen), rng.permutation(n)
+    return order[inside[order]], order[~inside[order]]
+
+
+def _names(given: ArrayLike, n: int, what: str) -> list[str]:
+    names = np.asarray(given)
+    if names.shape != (n,):
+        option = {"group": "groups", "person": "people"}[what]
+        raise InputError(
+            f"{option} has shape {names.shape}: give one {what} for each of the {n} rows."
         )
     return [str(name) for name in names.tolist()]
 

@@ -17,6 +17,7 @@ import numpy as np
 from agreestop.common import Booleans, Floats, Integers, ProgressCallback, columns_of
 from agreestop.common.errors import visible
 from agreestop.common.estimates import Estimate
+from agreestop.decide.answer_kinds import Tree
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.checkpoints import LabelledEvidence
 from agreestop.decide.confidence import MODEL_AVERAGE
@@ -26,7 +27,14 @@ from agreestop.decide.tuning.splits import Pool, Realisation, divisions, realisa
 from agreestop.engines.early_stopping import TimeSaved
 
 from .pictures import InputPictures
-from .promises import AbstainingPoint, measure_abstaining
+from .promises import (
+    AbstainingPoint,
+    DepthPoint,
+    PeoplePoint,
+    measure_abstaining,
+    measure_depths,
+    measure_people,
+)
 from .records import EnsembleSummary, MeasurementSettings, Record, summarise
 from .work import WorkPoint, measure_work
 
@@ -151,6 +159,8 @@ class Section:
     gated  the coverage with a gate and without it, where a rule with a gate was measured
     work   latency against member-steps, where there are several members
     abstaining  the share answered and the share answered wrongly, by target
+    people      ways to calibrate, tested on new people, where people were given
+    depths      the first answers at each depth, where a tree was given
     """
 
     name: str
@@ -165,6 +175,8 @@ class Section:
     gated: GateBreakdown | None = None
     work: tuple[WorkPoint, ...] = ()
     abstaining: tuple[AbstainingPoint, ...] = ()
+    people: tuple[PeoplePoint, ...] = ()
+    depths: tuple[DepthPoint, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,10 +250,13 @@ def describe_ensemble(
     pictures: InputPictures | None = None,
     settings: tuple[tuple[str, str], ...] = (),
     groups: Sequence[str] | None = None,
+    people: Sequence[str] | None = None,
+    tree: Tree | None = None,
 ) -> Section:
     """The section of one ensemble; `rules` are those of the records by label. Examples are shown
-    where there are pictures of the pool and the headline rule can stop. `groups` (n,) names a group
-    of each input of the pool, where coverage by group is wanted.
+    where there are pictures of the pool and the headline rule can stop. `groups` and `people` (n,)
+    name a group and the person of each input of the pool, and a tree groups the classes, where
+    figures for them are wanted.
     """
     assert pool.labels is not None
     summary = summarise(records)
@@ -254,6 +269,9 @@ def describe_ensemble(
     progress("latency against work", 0.4)
     work = measure_work(pool, measured)
     abstaining = measure_abstaining(rules[ABSTAINS], pool, measured) if ABSTAINS in rules else ()
+    progress("people and depths", 0.45)
+    persons = () if people is None else measure_people(rules[ABSTAINS], pool, people, measured)
+    depths = () if tree is None else measure_depths(tree, pool, measured)
     progress("examples", 0.5)
     stops = summary.headline.examples_needed is None
     examples = _examples(rule, pool, pictures, measured) if pictures is not None and stops else None
@@ -270,6 +288,8 @@ def describe_ensemble(
         gated,
         work,
         abstaining,
+        persons,
+        depths,
     )
 
 

@@ -20,11 +20,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from agreestop.common import atomic_writer
 
 from .contents import Breakdown, GateBreakdown, GroupCoverage
-from .promises import AbstainingPoint
+from .promises import AbstainingPoint, DepthPoint, PeoplePoint
 from .records import Record, Z
 from .work import WorkPoint
 
 ABOVE, BELOW, BESIDE, MUTED = "#0072B2", "#D55E00", "#1A1A1A", "#B0B0B0"
+MOST_NAMES = 12  # people who are named in a figure
 PANEL, WIDE_PANEL, WORK_PANEL = (4.3, 3.5), (5.0, 3.7), (6.0, 3.7)  # inches
 _SMALL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5}
 Dashes = Literal["-", "--", ":"]
@@ -466,6 +467,55 @@ def _draw_abstaining(points: Sequence[AbstainingPoint], figure: Figure | SubFigu
         axes.annotate(f"{100 * one.target:g}%", place, xytext=(7, -11), **_SMALL)
     axes.set(xlabel="answered and wrong", ylabel="answered", xlim=(0, None), ylim=(0, 1.06))
     _in_percent(axes.xaxis)
+    _in_percent(axes.yaxis)
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    tidy(axes)
+
+
+def people_panel(point: PeoplePoint, target: float) -> Panel:
+    """The share kept for each person, from the least to the greatest; orange where the whole
+    interval lies below the target.
+    """
+    ordered = sorted(point.people, key=lambda person: float(person[1]))
+    groups = [GroupCoverage(name, float(rows), kept) for name, kept, rows in ordered]
+    heading = f"By person: {point.name}"
+    listed = "; ".join(f"{group.name}: {group.coverage:.1%}" for group in groups[:MOST_NAMES])
+    words = f"{heading}. The least: {listed}"
+    return Panel(heading, words, WIDE_PANEL, partial(_draw_people, groups, target))
+
+
+def _draw_people(
+    groups: Sequence[GroupCoverage], target: float, figure: Figure | SubFigure
+) -> None:
+    axes = figure.subplots()
+    draw_coverage(axes, groups, target)
+    if len(groups) <= MOST_NAMES:
+        name_groups(axes, [group.name for group in groups])
+        axes.set(xlabel="person")
+    else:
+        axes.set(xlabel=f"{len(groups)} people, from the least kept", xticks=[])
+    axes.set(ylabel="kept")
+    tidy(axes)
+
+
+def depths_panel(points: Sequence[DepthPoint]) -> Panel:
+    """The share of inputs answered by each time, with a line for each depth."""
+    heading = "Answered by each time, at each depth"
+    listed = "; ".join(f"depth {one.depth}: {one.latency:.1%} of T on average" for one in points)
+    return Panel(heading, f"{heading}. {listed}", WORK_PANEL, partial(_draw_depths, points))
+
+
+def _draw_depths(points: Sequence[DepthPoint], figure: Figure | SubFigure) -> None:
+    axes = figure.subplots()
+    for number, one in enumerate(points):
+        share = number / max(len(points) - 1, 1)
+        look: dict[str, Any] = {"alpha": 0.55 + 0.45 * share, "linewidth": 1.4 + share}
+        style = "--" if one.depth < len(points) else "-"
+        at = [0.0, *one.times], [0.0, *one.answered]
+        axes.step(
+            *at, where="post", color=ABOVE, linestyle=style, label=f"depth {one.depth}", **look
+        )
+    axes.set(xlabel="time", ylabel="inputs answered", ylim=(0, 1.03), xlim=(0, None))
     _in_percent(axes.yaxis)
     axes.legend(frameon=False, fontsize=9, loc="lower right")
     tidy(axes)

@@ -31,7 +31,9 @@ from .figures import (
     abstaining_panel,
     breakdown_panels,
     coverage_and_latency_panels,
+    depths_panel,
     gate_panels,
+    people_panel,
     save_panels,
     style_of,
     true_percent,
@@ -163,6 +165,8 @@ def _environment() -> Environment:
         gate_panels,
         work_panel,
         abstaining_panel,
+        people_panel,
+        depths_panel,
         frames_of,
     )
     environment.filters |= {helper.__name__: helper for helper in filters}
