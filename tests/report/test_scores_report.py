@@ -78,15 +78,15 @@ def test_the_front_of_abstaining_is_measured_and_shown(report: Report) -> None:
 
 
 def test_new_people_and_depths_are_measured_on_rows_that_took_no_part(report: Report) -> None:
-    scores = ag.simulate_scores(480, steps=8, K=2, C=4, signal=3.0)
+    scores = ag.simulate_scores(480, steps=8, K=2, C=4, signal=5.0, pace=2.0)
     people = np.array([f"p{row % 24}" for row in range(480)])
-    hard = np.isin(people, ["p1", "p2", "p3"])  # people whose answers say nothing
-    labels = np.where(hard, np.random.default_rng(0).integers(4, size=480), scores.labels)
+    hard = np.isin(people, ["p1", "p2", "p3"])  # people for whom the model is wrong
+    labels = np.where(hard, (scores.labels + 1) % 4, scores.labels)
     scores, measured = replace(scores, labels=labels), replace(report.measured, n_calibration=60)
     rule = ag.AgreeStop(0.8, scores.times, 1)
     rows, new, nine = measure_people(rule, scores, people.tolist(), measured)
     assert rows.below > nine.below and rows.kept < new.kept and rows.latency < new.latency
-    assert {name for name, _, _ in sorted(rows.people, key=lambda person: person[1])[:2]} < {"p1", "p2", "p3"}
+    assert {name for name, _, _ in sorted(rows.people, key=lambda person: person[1])[:3]} == {"p1", "p2", "p3"}
     assert all(count == 20 for _, _, count in rows.people) and len(rows.people) == 24
     tree = ag.Tree({"left": ("a", "b"), "right": ("c", "d")})
     coarse, fine = measure_depths(tree, replace(scores.rows(~hard), classes=tree.classes), measured)
@@ -111,7 +111,7 @@ def test_the_page_shows_people_and_depths(quick: None, tmp_path: Path) -> None:
         "nine in ten new people",
         'id="coarse-first"',
         "1: left, right",
-        " ".join(options),
+        options[-1],
     ):
         assert words in page
     for given, words in (({"people": people[:5]}, r"people has shape \(5,\)"), ({"people": ["a", "b"] * 120}, "names 2 people")):

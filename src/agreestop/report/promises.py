@@ -81,7 +81,7 @@ def measure_abstaining(
 ) -> tuple[AbstainingPoint, ...]:
     """The front of an AgreeStop at the targets for which there are enough examples."""
     points = []
-    sizes = {
+    sizes: dict[str, Any] = {
         "n_calibration": measured.n_calibration,
         "repeats": min(measured.realisations, REALISATIONS),
         "seed": measured.seed,
