@@ -126,5 +126,5 @@ digits: run  ## renew results/digits from a run; its demo.html (2 MB) is not kep
 
 ci: test lowest
 
-clean:  ## remove the environments and the caches
-	rm -rf $(VENV) $(CLUSTER) $(PEERS) $(CLEAN) $(RELEASE) .venv-core dist site build/doctrees .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## remove the environments, the caches and the built pages
+	rm -rf $(VENV) $(CLUSTER) $(PEERS) $(CLEAN) $(RELEASE) .venv-core dist site build docs/gallery docs/tutorials docs/api/generated .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -81,6 +81,11 @@ COPIES = ROOT / "build" / "scripts"
 for folder in SCRIPTS:  # scripts write files beside them
     shutil.rmtree(COPIES / folder, ignore_errors=True)
     shutil.copytree(ROOT / folder, COPIES / folder, ignore=shutil.ignore_patterns("*.toml", "__pycache__"))
+newest = max(path.stat().st_mtime for path in (ROOT / "src").rglob("*.py"))
+for folder in SCRIPTS.values():
+    for ran in (HERE / folder).rglob("*.md5"):  # without it sphinx-gallery runs a script again
+        if ran.stat().st_mtime < newest:
+            ran.unlink()
 sphinx_gallery_conf = {
     "examples_dirs": [str(COPIES / folder) for folder in SCRIPTS],
     "gallery_dirs": list(SCRIPTS.values()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import agreestop as ag
 
 ROOT = Path(__file__).parents[1]
 GROUPS = ("Start", "Watch", "Guides", "Guarantee", "Engines and deployment", "Reproduction")
+UNTRACKED = ("gallery", "tutorials", "generated", "__pycache__")
 LOADED = re.compile(
     r"<(?:script|link|img|iframe|source|video|audio|object|embed)\b[^>]*?(?:src|href|data)=[\"'](https?:)?//", re.IGNORECASE
 )
@@ -25,6 +27,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("sphinx", reason="the site is built by Sphinx")
     pytest.importorskip("torch", reason="the site describes packages that need PyTorch")
     folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns(*UNTRACKED))
+    for path in ROOT.iterdir():  # pages without output never lie beside those of `make site`
+        if path.name not in ("docs", "build", "site"):
+            (folder / path.name).symlink_to(path)
     command = [
         sys.executable,
         "-m",
@@ -40,7 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "docs",
         str(folder / "site"),
     ]
-    built = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    built = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     assert built.returncode == 0, built.stderr
     return folder / "site"
 

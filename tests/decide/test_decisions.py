@@ -8,6 +8,7 @@ import json
 import math
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -265,6 +266,14 @@ def test_coverage_by_person() -> None:
 def test_groups_and_people_are_refused(options: dict[str, object], match: str) -> None:
     with pytest.raises(ag.InputError, match=match):
         ag.evaluate(five_decisions(), LABELS, **options)  # type: ignore[arg-type]
+
+
+def test_an_index_is_the_number_of_one_input() -> None:
+    decisions: Any = five_decisions()
+    assert decisions[np.int64(1)] == decisions[1] == list(decisions)[-4]
+    for several in (slice(5), [0, 1], 1.0):
+        with pytest.raises(ag.InputError, match="the number of one input"):
+            decisions[several]
 
 
 def test_labels_may_be_names_of_classes() -> None:

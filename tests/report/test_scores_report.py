@@ -217,6 +217,10 @@ def test_figures_draw_on_the_axes_that_they_are_given() -> None:
     assert answered[-1] == 1 and answered[3] == np.mean(decisions.stop_time <= SCORES.times[2])
     axes = ag.plot.compare({"AgreeStop": result, "fixed time": result}, Figure().subplots(), target=0.8)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["AgreeStop", "fixed time"]
+    names = ("AgreeStop", "mine", "theirs", "yours, every step")
+    drawn = [container.lines[0] for container in ag.plot.compare(dict.fromkeys(names, result), Figure().subplots()).containers]
+    assert len({line.get_color() for line in drawn}) == len({line.get_marker() for line in drawn}) == len(names)
+    assert drawn[0].get_color() == axes.containers[0].lines[0].get_color()  # a known rule keeps its own
     plain = ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100)))
     monitor = ag.DriftMonitor(plain)
     monitor.observe(plain.decide(SCORES.rows(slice(100, None))))

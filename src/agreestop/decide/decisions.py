@@ -20,6 +20,7 @@ between 0 and the largest cost of the loss. Widths have no bound, and the normal
 """
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -358,6 +359,14 @@ class Decisions:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, i: int) -> Decision:
+        try:
+            i = operator.index(i)
+        except TypeError:
+            raise InputError(
+                f"decisions[{i!r}] is not the number of one input: give one, such as decisions[0]; "
+                "list(decisions) holds all of them."
+            ) from None
+
         def known(values: Any) -> Any:
             return None if values is None else values[i].item()
 

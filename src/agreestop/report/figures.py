@@ -5,9 +5,10 @@ A colour and a marker belong to a rule, wherever it is drawn and whatever is dra
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +69,20 @@ def style_of(rule: str) -> RuleStyle:
     name, _, checkpoints = rule.partition(",")
     style = _STYLES.get(re.sub("[^a-z0-9]", "", name.lower()), _UNKNOWN)
     return replace(style, dashes="--") if "every" in checkpoints else style
+
+
+def styles_of(rules: Iterable[str]) -> dict[str, RuleStyle]:
+    """The style of each rule. Names that are not known take, in order, the styles that no rule here
+    has.
+    """
+    styles = {rule: style_of(rule) for rule in rules}
+    taken = {style.marker for style in styles.values()}
+    bold = reversed(_STYLES.values())
+    free = cycle([_UNKNOWN, *(style for style in bold if style.marker not in taken)])
+    return {
+        rule: next(free) if style.marker == _UNKNOWN.marker else style
+        for rule, style in styles.items()
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from agreestop.decide.spotting import CalibratedSpotter, Recordings
 
 from .contents import GroupCoverage
 from .drift import draw_adaptive, draw_evidence
-from .figures import draw_coverage, name_groups, style_of, tidy
+from .figures import draw_coverage, name_groups, styles_of, tidy
 
 __all__ = ["answered", "compare", "coverage", "drift", "spotting", "stopping"]
 
@@ -126,10 +126,10 @@ def _points(
 ) -> Axes:
     """Two figures of each named evaluation against each other."""
     _check(evaluations, Mapping, function, "a dictionary of names and evaluations")
-    axes = _current(axes)
+    axes, styles = _current(axes), styles_of(evaluations)
     for name, result in evaluations.items():
         _check(result, Evaluation, function, "an Evaluation for each name")
-        style, (x, y) = style_of(name), (getattr(result, across), getattr(result, up))
+        style, (x, y) = styles[name], (getattr(result, across), getattr(result, up))
         if x is None or y is None:
             raise InputError(
                 f"ag.plot.{function} needs rules about right and wrong answers: {name!r} is about "
