@@ -38,7 +38,6 @@ for score in scores:
     if detection:
         print("alarm at step", detection.index)
 print("words from", *(start for start, _ in words))
-
 spotter.save("spotter.rule")
 assert (ag.Spotter.load("spotter.rule").alarms(scores) == spotter.alarms(scores)).all()
 
