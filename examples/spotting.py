@@ -30,7 +30,6 @@ spotter = ag.Spotter(false_alarms=0.05, rest=60).calibrate(recordings, events, n
 print(spotter.guarantee)
 print(spotter.evaluate(*several(200), within=20, step_seconds=0.01))
 print("0.05 is promised on average over draws of the 99 recordings; this is one draw, and another may alarm more or less often")
-
 stream = spotter.stream()
 scores, words = record()
 for score in scores:

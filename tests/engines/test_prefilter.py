@@ -105,6 +105,26 @@ def test_prefiltered_decisions_are_those_of_the_rule(risk: str, checkpoints: tup
 
 
 @pytest.mark.skipif(not can_prefilter_on_cpu(), reason="the prefilter's loop is compiled with numba")
+def test_where_two_best_classes_tie_the_rule_decides_which_is_first() -> None:
+    """A learned risk counts the members with another best class than the first, and sums of confidences round by their order."""
+    rng = np.random.default_rng(0)
+    tops = np.array([(0, 0, 0, 1, 1), (0, 0, 1, 2, 3)])[np.arange(60) % 2]  # two and three of five dissent
+    known = ag.log_confidence(np.stack([10 * np.eye(4, dtype=np.int64)[tops]] * 3, axis=1))
+    weights = 20.0 * (np.arange(9) == 6)
+    risk = ag.LearnedRisk(ag.TopMass(), 2, weights, -10.0, np.log([10, 20, 30]), (10, 20, 30))
+    calibrated = ag.AgreeStop(0.9, (10, 20, 30), 2, risk=risk).calibrate(known, 3 * (np.arange(60) % 2), (10, 20, 30))
+    counts = np.zeros((200, 5, 4), dtype=np.int64)
+    counts[:, :4, :2] = rng.integers(5, 20, (200, 4, 2))
+    counts[:, 1:4:2, :2] = counts[:, :4:2, 1::-1]  # pairs of members with two classes exchanged
+    counts[:, 4, :2] = 12  # the first of them, to one member
+    tied = counts[:, rng.permutation(5)]
+    stops = calibrated.step(1, ag.log_confidence(tied), calibrated.start(200)).stop
+    prefilter = prefilter_for(calibrated)
+    assert prefilter is not None and stops.all()
+    assert prefilter.may_stop(tied[:, None], np.array([1])).all()
+
+
+@pytest.mark.skipif(not can_prefilter_on_cpu(), reason="the prefilter's loop is compiled with numba")
 @pytest.mark.parametrize("risk", ["plain", "temperatures, r=0.0", "temperatures, r=2.0", "shaped"])
 @pytest.mark.parametrize("scale", [1.0, 1e5])
 def test_logits_are_prefiltered_too(risk: str, scale: float) -> None:
