@@ -154,6 +154,8 @@ def test_another_window_event_or_skip_than_calibrated_with_is_refused(parts: Any
             with pytest.raises(ag.InputError, match=f"{what}.* is given"):
                 ensemble.watch(watcher, decider, **{"window": WINDOW, "event": 0, **given})
     assert ensemble.watch(spotter, skips, window=WINDOW, event=0, skip=3).note == ""
+    with pytest.raises(ag.InputError, match="the spotter was calibrated on scores with window=8, event=0: give"):
+        ensemble.watch(spotter, replace(rule, heard=""), window=9, event=0)
     with pytest.raises(ag.InputError, match="rule was calibrated on scores with window=8, event=0, skip=3"):
         ensemble.watch(spotter, skips, window=WINDOW, event=0)
 
