@@ -109,14 +109,26 @@ def _write_math(as_block: bool) -> Any:
     """A visitor that writes a formula as MathML, which browsers draw without a script."""
 
     def visit(translator: Any, node: Any) -> None:
-        translator.body.append(tex2mathml(node.astext(), as_block=as_block))
+        written = tex2mathml(node.astext(), as_block=as_block)
+        translator.body.append(f'<div class="formula">{written}</div>' if as_block else written)
         raise SkipNode
 
     return visit
 
 
+def _name_buttons(app: Sphinx, exception: Exception | None) -> None:
+    """Give the theme's arrows the name that screen readers say; the search button is named by its text."""
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        named = text.replace("<summary><span", '<summary aria-label="Pages below"><span')
+        named = named.replace('aria-label="Search" data-bs-placement', "data-bs-placement")
+        if named != text:
+            page.write_text(named, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
+    app.connect("build-finished", _name_buttons)
     app.add_html_math_renderer("mathml", (_write_math(False), None), (_write_math(True), None))
     app.connect("source-read", _link_scripts)
     app.connect("autodoc-process-docstring", process_docstring, priority=400)  # before numpydoc

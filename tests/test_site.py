@@ -29,8 +29,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns(*UNTRACKED))
     for path in ROOT.iterdir():  # pages without output never lie beside those of `make site`
-        if path.name not in ("docs", "build", "site"):
+        if path.is_dir() and path.name not in ("docs", "build", "site"):
             (folder / path.name).symlink_to(path)
+        elif path.suffix == ".md":  # copied, because a link to a page is followed from where the page lies
+            shutil.copy(path, folder)
     command = [
         sys.executable,
         "-m",
@@ -60,6 +62,14 @@ def test_the_site_has_its_groups_and_loads_nothing_from_elsewhere(site: Path) ->
     assert len(pages) > 30
     assert [page.name for page in pages if LOADED.search(page.read_text(encoding="utf-8"))] == []
     assert [style.name for style in site.rglob("*.css") if LOADED_BY_STYLE.search(style.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.slow
+def test_buttons_have_names_that_screen_readers_say(site: Path) -> None:
+    page = (site / "api" / "generated" / "agreestop.AgreeStop.html").read_text(encoding="utf-8")
+    arrows = re.findall(r"<summary\b[^>]*>", page)
+    assert arrows and all("aria-label=" in arrow for arrow in arrows)
+    assert not re.search(r'search-button__button[^>]*aria-label="Search"[^>]*>\s*<i[^>]*></i>\s*<span', page)
 
 
 def test_the_list_of_the_decision_layer_has_every_public_name() -> None:
