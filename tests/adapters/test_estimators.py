@@ -128,6 +128,23 @@ def test_rows_that_calibrated_or_tuned_the_rule_cannot_be_evaluated() -> None:
     assert not early.decide(NEW).reuse
 
 
+def test_series_of_unequal_length_get_a_sentence() -> None:
+    early = EarlyClassifier(GaussianNB(), 4, 0.8).fit(X, Y)
+    uneven = [row[: 14 + number % 5] for number, row in enumerate(X)]
+    for call in (lambda: clone(early).fit(uneven, Y), lambda: early.decide(uneven)):
+        with pytest.raises(ag.InputError, match="14 to 18 times") as refused:
+            call()
+        assert_one_sentence(str(refused.value))
+
+
+def test_more_checkpoints_than_times_are_noted_and_a_warning_points_at_the_caller() -> None:
+    early = EarlyClassifier(GaussianNB(), 50, 0.8).fit(X, Y)
+    assert len(early.checkpoints_) == 20 and "checkpoints is 50" in early.notes_[0]
+    with pytest.warns(ag.CalibrationWarning) as caught:
+        EarlyClassifier(GaussianNB(), 4, 0.98).fit(X[:60], Y[:60])
+    assert {one.filename for one in caught} == {__file__}
+
+
 def test_a_series_that_the_data_hold_twice_fits_or_calibrates() -> None:
     early = EarlyClassifier(GaussianNB(), 4, 0.8).fit(np.concatenate([X[:60], X[:60]]), np.tile(Y[:60], 2))
     tuned: Any = early.rule_.rule.tuned

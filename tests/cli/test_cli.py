@@ -216,6 +216,8 @@ def test_groups_weights_losses_and_final_labels_come_from_the_command_line(
     decided = call(monkeypatch, capsys, "decide", tmp_path / "groups", folder / "test.npz", "--groups", tmp_path / "later.txt")
     assert decided.code == 0 and "1 of the 200 inputs are of no group that calibration saw" in decided.err
     assert decided.out.splitlines()[1] == "0,12,3,left;right;up"
+    refused = call(monkeypatch, capsys, "decide", tmp_path / "groups", folder / "test.npz")
+    assert refused.code == 2 and "with --groups" in refused.err and not refused.out
     words = ("evaluate", tmp_path / "groups", folder / "test.npz", "--groups", tmp_path / "later.txt")
     machine = json.loads(call(monkeypatch, capsys, *words, "--json").out)
     result = ag.evaluate(cases["groups"][1].decide(test, groups=later), test)
@@ -363,7 +365,7 @@ def test_too_few_examples_are_told_in_a_sentence(
             ("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "seenn", "--target", "0.9"),
             "target belongs to",
         ),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--tuning", "{}/calibration.npz"), "100 of the 100 rows were used for tuning"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--tuning", "{}/calibration.npz"), "tune on other inputs"),
         (("evaluate", "{}/rule", "{}/calibration.npz"), "was calibrated on"),
         (
             ("calibrate", "{}/calibration.npz", "-o", "x", "--rule", "dcsnn", "--delta", "0.1"),
@@ -392,7 +394,7 @@ def test_too_few_examples_are_told_in_a_sentence(
             ("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/tuning.npz", "--rule", "dcsnn"),
             "gate belongs to the rule",
         ),
-        (("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/calibration.npz"), "rows were used for tuning"),
+        (("calibrate", "{}/calibration.npz", "-o", "x", "--gate", "--tuning", "{}/calibration.npz"), "tune on other inputs"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--labels", "first"), "--labels is 'first'"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--groups", "{}/calibration.npz"), "is not a text file"),
         (("calibrate", "{}/calibration.npz", "-o", "x", "--groups", "none.txt"), "there is no file none.txt"),

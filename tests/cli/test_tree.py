@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,9 @@ def test_each_depth_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.
     for wrong, match in (("deep", "--depth is 'deep'"), ("4", "--depth is 4"), ("0", "--depth is 0")):
         refused = call(monkeypatch, capsys, "calibrate", *words, "--depth", wrong)
         assert refused.code == 2 and match in " ".join(refused.err.split())
+    ag.save_scores(tmp_path / "calibration.npz", replace(make(200), classes=None))
+    nameless = call(monkeypatch, capsys, "calibrate", *words)
+    assert nameless.code == 2 and "put `classes`" in " ".join(nameless.err.split())
     alone = call(monkeypatch, capsys, "calibrate", tmp_path / "calibration.npz", "--depth", "1", "-o", rule)
     assert alone.code == 2 and "--tree" in alone.err
 

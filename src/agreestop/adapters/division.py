@@ -4,7 +4,6 @@ The division is random and ignores labels, as the promise needs it. Rows that be
 on one side: equal series, and with groups the rows of one group.
 """
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags
+from sklearn.utils.validation import validate_data
 
 from agreestop.common import (
     Booleans,
@@ -25,7 +25,7 @@ from agreestop.common import (
     is_integer,
     is_number,
 )
-from agreestop.common.errors import CalibrationWarning
+from agreestop.common.errors import warn_user
 from agreestop.common.levels import Target
 from agreestop.decide.leakage import Overlap, TrainingRows, mark_ids
 from agreestop.events.container import input_ids
@@ -128,7 +128,7 @@ class Division:
                 "the promise holds only if X holds none of them."
             )
         for doubt in doubts:
-            warnings.warn(doubt, CalibrationWarning, stacklevel=3)
+            warn_user(doubt)
         return (*notes, *(doubt[0].upper() + doubt[1:] for doubt in doubts))
 
 
@@ -216,6 +216,30 @@ def _divide(units: Integers, share: float, seed: int) -> tuple[Integers, Integer
     taken = int(np.abs(np.cumsum(counts[order])[:-1] - wanted).argmin()) + 1
     calibrates = np.isin(units, order[:taken])
     return np.flatnonzero(~calibrates), np.flatnonzero(calibrates)
+
+
+def read_series(estimator: Any, *given: Any, **options: Any) -> Any:
+    """X, and y where it is given, as scikit-learn checks them; series of unequal length are
+    refused.
+    """
+    try:
+        return validate_data(estimator, *given, allow_nd=True, dtype=np.float64, **options)
+    except ValueError:
+        if isinstance(given[0], (list, tuple, np.ndarray)):
+            lengths = {np.shape(row)[-1] for row in given[0] if np.ndim(row)}
+            if len(lengths) > 1:
+                raise InputError(
+                    f"X holds series of {min(lengths)} to {max(lengths)} times: give series of one "
+                    "length, cut or padded with their last value."
+                ) from None
+        raise
+
+
+def too_many_times(checkpoints: Any, times: tuple[int, ...]) -> tuple[str, ...]:
+    """A note if more checkpoints are wanted than series have times."""
+    if not is_integer(checkpoints) or checkpoints <= len(times):
+        return ()
+    return (f"checkpoints is {checkpoints}, and series have {len(times)} times: each is one.",)
 
 
 def series_times(checkpoints: Any, length: int) -> tuple[int, ...]:

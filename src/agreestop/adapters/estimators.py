@@ -31,7 +31,6 @@ hold several classes at the last checkpoint; the promise is about it.
 """
 
 import reprlib
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -43,7 +42,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import KFold
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from agreestop.common import (
     Booleans,
@@ -54,7 +53,7 @@ from agreestop.common import (
     check_series,
     is_integer,
 )
-from agreestop.common.errors import CalibrationWarning
+from agreestop.common.errors import warn_user
 from agreestop.common.levels import Target, in_words, quantile_rank
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
@@ -65,7 +64,14 @@ from agreestop.decide.scores import Scores
 from agreestop.decide.spikecp import SpikeCP
 from agreestop.events.container import input_ids
 
-from .division import Division, prefix, series_times, trained_overlap
+from .division import (
+    Division,
+    prefix,
+    read_series,
+    series_times,
+    too_many_times,
+    trained_overlap,
+)
 
 RuleMaker = Callable[[Target, tuple[float, ...], int], Rule]
 RULES: dict[str, RuleMaker] = {
@@ -146,7 +152,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         equally; with for_people, such as 0.9, for this share of new people: at most a share
         1 - target of their answers miss.
         """
-        series, labels = validate_data(self, X, y, allow_nd=True, dtype=np.float64)
+        series, labels = read_series(self, X, y)
         if series.ndim > 3:
             raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
         check_series(series.shape, self.checkpoints)
@@ -203,6 +209,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         stricter, unmet = _count_unmet(rule, met)
         self.notes_ = (*divided.notes((self.estimator,)), *([unmet] if unmet else []))
+        self.notes_ += too_many_times(self.checkpoints, self.checkpoints_)
         self.models_ = self._fit_models(series[fitting], codes[fitting])
         rows = self.calibration_rows_[met]
         own = None if persons is None else persons[rows]
@@ -264,7 +271,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _series(self, X: ArrayLike) -> Floats:
         """Checked series of the length that was fitted."""
         check_is_fitted(self)
-        series = validate_data(self, X, allow_nd=True, dtype=np.float64, reset=False)
+        series = read_series(self, X, reset=False)
         if series.shape[-1] < self.checkpoints_[-1]:
             raise InputError(
                 f"X has {series.shape[-1]} times, but the last checkpoint is "
@@ -406,7 +413,7 @@ def _count_unmet(rule: Rule, met: Booleans) -> tuple[Rule, str]:
     target, delta = terms.target, terms.delta
     if terms.is_divided or target is None:
         words = f"{whom}, and the promise is about the others"
-        warnings.warn(f"{words}: give more rows of each class.", CalibrationWarning, stacklevel=4)
+        warn_user(f"{words}: give more rows of each class.")
         return rule, f"{words}."
     allowed = n + 1 - quantile_rank(n, target, delta)
     if unmet >= allowed:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.model_selection import GroupKFold, cross_val_predict
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from agreestop.common import Floats, InputError, Integers, check_series, is_integer
 from agreestop.common.levels import Target
@@ -36,7 +36,14 @@ from agreestop.decide.decisions import Decisions
 from agreestop.decide.intervals import IntervalStop, Numbers
 from agreestop.events.container import input_ids
 
-from .division import Division, prefix, series_times, trained_overlap
+from .division import (
+    Division,
+    prefix,
+    read_series,
+    series_times,
+    too_many_times,
+    trained_overlap,
+)
 
 LEAST_SHARE = 0.05  # of the mean error: a scale is never smaller
 
@@ -104,7 +111,7 @@ class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fit the models on some rows of X, (n, T) or (n, channels, T), with numbers y (n,), and
         calibrate the rule on the others. groups, people and for_people are as in `EarlyClassifier`.
         """
-        series, truth = validate_data(self, X, y, allow_nd=True, dtype=np.float64, y_numeric=True)
+        series, truth = read_series(self, X, y, y_numeric=True)
         if series.ndim > 3:
             raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
         truth = np.asarray(truth, dtype=np.float64)
@@ -120,6 +127,7 @@ class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.calibration_rows_ = rows = divided.counted
         self.training_rows_ = divided.training_rows
         self.notes_ = divided.notes((*self._estimators, self.scale_estimator))
+        self.notes_ += too_many_times(self.checkpoints, self.checkpoints_)
         self._fit_models(series[divided.fitting], truth[divided.fitting], divided)
         persons = None if divided.people is None else divided.people[rows]
         numbers = self._numbers(series[rows], truth[rows])
@@ -237,7 +245,7 @@ class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _series(self, X: ArrayLike) -> Floats:
         """Checked series of the length that was fitted."""
         check_is_fitted(self)
-        series = validate_data(self, X, allow_nd=True, dtype=np.float64, reset=False)
+        series = read_series(self, X, reset=False)
         if series.shape[-1] < self.checkpoints_[-1]:
             raise InputError(
                 f"X has {series.shape[-1]} times, but the last checkpoint is "

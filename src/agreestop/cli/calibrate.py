@@ -367,6 +367,8 @@ def calibrate(
             "final."
         )
     check_writable(output, scores)
+    if tuning is not None and tuning.resolve() == scores.resolve():
+        raise InputError(f"--tuning is {tuning}, whose rows calibrate: tune on other inputs.")
     if rule == "spotter":
         calibrate_spotter(scores, output, false_alarms, cap, rest, near, missed, within)
         return

@@ -136,6 +136,8 @@ def decide(
         decide_alarms(rule, scores, output)
         return
     calibrated = load_rule(rule)
+    if calibrated.group_names is not None and groups is None and ray is None:
+        raise InputError(f"{rule} has groups: give the group of each input with --groups.")
     if monitor is not None:
         check_writable(monitor)
         DriftMonitor.resume(monitor, calibrated)

@@ -40,7 +40,7 @@ from .arrays import (
     with_axis,
 )
 from .axes import check_series, time_last, warn_of_time_last
-from .errors import CalibrationWarning, InputError, needs
+from .errors import CalibrationWarning, InputError, needs, warn_user
 from .estimates import Estimate
 from .files import (
     atomic_writer,
@@ -149,6 +149,7 @@ __all__ = [
     "run_tasks",
     "time_last",
     "warn_of_time_last",
+    "warn_user",
     "with_axis",
     "write_npz",
 ]

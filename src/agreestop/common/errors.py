@@ -3,6 +3,8 @@
 A missing package raises such an error too.
 """
 
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -60,6 +62,14 @@ class CalibrationWarning(UserWarning):
     >>> caught[0].category is ag.CalibrationWarning, few.never_stops
     (True, True)
     """
+
+
+def warn_user(sentence: str) -> None:
+    """Give a `CalibrationWarning` that points at the nearest line outside agreestop."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("agreestop."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, CalibrationWarning, stacklevel=level)
 
 
 def visible(text: str) -> str:

@@ -547,7 +547,7 @@ class Tree(KeptInFiles):
         if classes is None:
             raise InputError(
                 "the scores have no class names, by which a tree knows its classes: give "
-                "Scores(..., classes=...)."
+                "Scores(..., classes=...), or put `classes` (C names) into the file."
             )
         own = {path[-1]: path for path in self.paths}
         for name in classes:

@@ -1,6 +1,5 @@
 """Rules after calibration: a `CalibratedRule` decides for batches, streams and engines."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import (
     Booleans,
-    CalibrationWarning,
     Floats,
     InputError,
     Integers,
@@ -22,6 +20,7 @@ from agreestop.common import (
     columns_of,
     find_groups,
     members_at,
+    warn_user,
 )
 from agreestop.common.levels import UNIT, UNITS, in_words, quantile_rank
 
@@ -261,7 +260,7 @@ class CalibratedRule(KeptInFiles):
             )
         else:
             return
-        warnings.warn(words, CalibrationWarning, stacklevel=3)
+        warn_user(words)
 
     def decide(
         self,

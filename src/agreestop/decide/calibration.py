@@ -5,7 +5,6 @@ Every part of the examples can be reduced by itself, for example on several mach
 """
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -15,12 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import (
-    CalibrationWarning,
     Floats,
     InputError,
     Integers,
     Schedule,
     as_checkpoints,
+    warn_user,
 )
 from agreestop.common.levels import Rounding, Target, as_target, least_n
 
@@ -217,7 +216,7 @@ def calibrate_reduced(
     calibrated = calibrated.noting(labels_in_blocks(joined.labels))
     misplaced = labels_misplaced(joined.best, joined.labels, classes)
     if misplaced:
-        warnings.warn(misplaced, CalibrationWarning, stacklevel=3)
+        warn_user(misplaced)
     return calibrated.noting(misplaced or labels_unrelated(joined.best, joined.labels, classes))
 
 

@@ -19,7 +19,6 @@ Several members are pooled: the centre is their mean, and the square of the scal
 s² plus the variance of m, as for a mixture of them; ends are means.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,7 +30,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import (
     Booleans,
-    CalibrationWarning,
     Floats,
     InputError,
     Integers,
@@ -43,6 +41,7 @@ from agreestop.common import (
     is_number,
     read_list,
     read_npz,
+    warn_user,
 )
 from agreestop.common.errors import shortened
 from agreestop.common.levels import REACH, Rounding, Target, as_delta, as_target
@@ -392,7 +391,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
                 f"{which} is {getattr(self, which):g}, which no calibration row reaches before the "
                 "last checkpoint, so nothing stops early: give another, or a lower target."
             )
-            warnings.warn(sentence, CalibrationWarning, stacklevel=2)
+            warn_user(sentence)
             calibrated.noting(sentence)
         return calibrated
 

@@ -7,7 +7,6 @@ that says that it is not possible.
 """
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -20,13 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import (
     Booleans,
-    CalibrationWarning,
     Floats,
     InputError,
     Integers,
     Schedule,
     as_checkpoints,
     as_max_set_size,
+    warn_user,
 )
 from agreestop.common.levels import Rounding, Target, as_delta, as_target, in_words
 
@@ -509,17 +508,15 @@ def refuse_used(
         raise InputError(f"{what}: {reuse}")
 
 
-def warn_of_sizes(rule: Rule, classes: int, sentence: str, stacklevel: int = 4) -> None:
+def warn_of_sizes(rule: Rule, classes: int, sentence: str) -> None:
     """Warn of what makes the rule useless with these calibration examples."""
     if rule.max_set_size >= classes > 1:
-        warnings.warn(
+        warn_user(
             f"max_set_size is {rule.max_set_size} and there are {classes} classes, so an answer "
-            f"may hold all of them and says nothing: give at most {classes - 1}.",
-            CalibrationWarning,
-            stacklevel=stacklevel,
+            f"may hold all of them and says nothing: give at most {classes - 1}."
         )
     if sentence:
-        warnings.warn(sentence, CalibrationWarning, stacklevel=stacklevel)
+        warn_user(sentence)
 
 
 def gather_evidence(rule: Rule, array: NDArray[Any], columns: Sequence[int]) -> Evidence:

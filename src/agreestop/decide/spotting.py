@@ -37,7 +37,6 @@ bootstrap, and no narrower than Wilson's interval for the recordings in which it
 
 import hashlib
 import math
-import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +49,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import (
     Booleans,
-    CalibrationWarning,
     Floats,
     InputError,
     Integers,
@@ -63,6 +61,7 @@ from agreestop.common import (
     is_number,
     read_npz,
     read_text,
+    warn_user,
     write_npz,
 )
 from agreestop.common.errors import quoted
@@ -593,12 +592,10 @@ class Spotter(KeptInFiles):
                     "better score."
                 )
         if kth == scores.max() and (same := sum(one.max() == kth for one in data.scores)) > 1:
-            warnings.warn(
+            warn_user(
                 f"the highest score, {kth:g}, occurs in {same} of {len(data)} recordings, so only "
                 "a higher one raises an alarm: give a score with more values, or allow more "
-                "false_alarms.",
-                CalibrationWarning,
-                stacklevel=2,
+                "false_alarms."
             )
         known = None if people is None and data.people is None else many
         source = data.engine, data.ensemble_digest, data.heard

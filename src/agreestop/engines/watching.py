@@ -18,7 +18,6 @@ the threshold, one alarm a recording (or with `people=`). The same recordings fo
 it.
 """
 
-import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import CalibrationWarning, Floats, InputError, Schedule, as_array, as_count
+from agreestop.common import Floats, InputError, Schedule, as_array, as_count, warn_user
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
@@ -325,12 +324,10 @@ def _check_heard(
 def _check_recordings(spotter: CalibratedSpotter, calibrated: CalibratedRule) -> None:
     """Refuse a class rule that was calibrated on recordings that set the spotter's threshold."""
     if not calibrated.knows_ids:
-        warnings.warn(
+        warn_user(
             "the rule was calibrated on scores without ids, so nobody knows whether the same "
             "recordings set the spotter's threshold, which would break the rule's promise: make "
-            "its scores with listen(...).after(...).",
-            CalibrationWarning,
-            stacklevel=4,
+            "its scores with listen(...).after(...)."
         )
         return
     used = sum(one.seen for one in calibrated.overlaps(np.array(spotter.ids)))

@@ -295,7 +295,7 @@ def repeat_splits(
     pool = Pool.of(rule, examples)
     rows, _ = next(pool.divisions(n_calibration, 1, seed))
     sentence = shortage(rule, pool.reduced_rows(rows), examples.without_evidence(rows), members)
-    warn_of_sizes(rule, classes, sentence, stacklevel=3)
+    warn_of_sizes(rule, classes, sentence)
     return split_figures(rule, pool, n_calibration, repeats, seed, members=members)
 
 
