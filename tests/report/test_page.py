@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -433,3 +434,29 @@ def test_the_test_above_would_notice(tmp_path: Path) -> None:
     page.write_text('<img src="https://example.com/picture.png">')
     browse(page, tmp_path, "--dump-dom", f"--log-net-log={tmp_path / 'net.json'}")
     assert asked_for(tmp_path / "net.json") == ["https://example.com/picture.png"]
+
+
+def axe_core() -> Path | None:
+    """axe-core of npm: in `node_modules` of this folder, or of a folder of NODE_PATH."""
+    folders = [*filter(None, os.environ.get("NODE_PATH", "").split(os.pathsep)), str(Path(__file__).parents[2] / "node_modules")]
+    return next((path for folder in folders if (path := Path(folder, "axe-core", "axe.min.js")).exists()), None)
+
+
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.skipif(axe_core() is None, reason="checks with axe-core: npm install axe-core, or give its folder in NODE_PATH")
+@pytest.mark.parametrize("dark", [False, True])
+def test_two_ensembles_have_tabs_and_axe_finds_no_fault(report: Report, tmp_path: Path, dark: bool) -> None:
+    two = [replace(report.sections[0], name=name) for name in ("deep", "variational")]
+    path, page = axe_core(), render_page(replace(report, sections=two))
+    assert path is not None
+    run = "axe.run().then((found) => { document.title = JSON.stringify(found.violations.map((one) => [one.id, one.impact])); });"
+    if dark:
+        page = page.replace("@media screen and (prefers-color-scheme: dark)", "@media screen")
+    for broken in (False, not dark):
+        shown = page.replace("<main>", "<main><img src='data:,'>") if broken else page
+        (tmp_path / "page.html").write_text(shown.replace("</body>", f"<script>{path.read_text()}</script><script>{run}</script></body>"))
+        dom = browse(tmp_path / "page.html", tmp_path, "--dump-dom", "--virtual-time-budget=20000", "--window-size=1400,1000")
+        found = re.search("<title>(.*?)</title>", dom)
+        assert found is not None
+        assert [kind for kind, _ in json.loads(unescape(found[1]))] == (["image-alt"] if broken else [])

@@ -131,6 +131,7 @@ def test_the_command_and_the_function_write_one_page_with_groups_times_and_advic
     page = (tmp_path / "one.html").read_text()
     for words in ("Which rule to take", "By group", "&lt;d&gt;", "t = 0.5", "ag.tune(rule", "agreestop report", "of 2, on average"):
         assert words in page
+    assert "paper's" not in page and "Agreeing to" not in page  # these are about digits and networks of a paper
     assert "metrics.json" not in page and "<d>" not in page and " ".join(options) in page
     assert ag.write_report(SCORES, tmp_path / "two.html", target=0.8, max_set_size=2, groups=GROUPS) == tmp_path / "two.html"
     assert "Which rule to take" in (tmp_path / "two.html").read_text()

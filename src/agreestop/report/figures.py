@@ -1,7 +1,8 @@
 """Figures, drawn with matplotlib: whole ones as PNG and SVG files, and single panels for the page,
 where they wrap on narrow screens.
 
-A colour and a marker belong to a rule, wherever it is drawn and whatever is drawn beside it.
+A colour and a marker belong to a rule, wherever it is drawn and whatever is drawn beside it. Blue
+is ours, or a promise that is kept; orange is what lies below its target, and nothing else.
 """
 
 import re
@@ -50,15 +51,15 @@ _STYLES = {
     "pvariablemerging": RuleStyle("#1A1A1A", "D", "◆"),
     "rankpooling": RuleStyle("#CC79A7", "P", "✚"),
     "simultaneous": RuleStyle("#009E73", "^", "▲"),
-    "stopaware": RuleStyle("#0072B2", "o", "●"),
-    "agreestop": RuleStyle("#D55E00", "v", "▼"),
+    "stopaware": RuleStyle("#56B4E9", "o", "●"),
+    "agreestop": RuleStyle("#0072B2", "v", "▼"),
     "agreestopwithagate": RuleStyle("#882255", "*", "★"),
-    "fixedtime": RuleStyle("#E69F00", "H", "⬣"),
+    "fixedtime": RuleStyle("#999933", "H", "⬣"),
     "dcsnn": RuleStyle("#8C6D46", "<", "◀"),
     "seenn1": RuleStyle("#B58F5C", ">", "▶"),
     "seenn2": RuleStyle("#D9BE94", "p", "⬟"),
 }
-_UNKNOWN = RuleStyle("#56B4E9", "h", "⬢")
+_UNKNOWN = RuleStyle("#8172B3", "h", "⬢")
 
 
 def style_of(rule: str) -> RuleStyle:
@@ -152,7 +153,8 @@ def coverage_and_latency_panels(records: Sequence[Record]) -> list[Panel]:
             "promised",
             (targets[-1], targets[-1]),
             textcoords="offset points",
-            xytext=(-26, -20),
+            xytext=(8, -3),
+            annotation_clip=False,
             fontsize=9,
         )
         axes.set(xlabel="target", ylabel="coverage")
@@ -433,7 +435,7 @@ def work_panel(points: Sequence[WorkPoint]) -> Panel:
 def _draw_work(points: Sequence[WorkPoint], figure: Figure | SubFigure) -> None:
     axes = figure.subplots()
     for point, colour, marker in zip(
-        points, (MUTED, BESIDE, "#009E73", BELOW, ABOVE), "sDP^o", strict=True
+        points, (MUTED, BESIDE, "#009E73", "#CC79A7", ABOVE), "sDP^o", strict=True
     ):
         across, up = (
             [[value - value.low], [value.high - value]] for value in (point.work, point.latency)

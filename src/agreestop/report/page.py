@@ -50,6 +50,7 @@ PAGE_COLOURS = {
     "#ffffff": "var(--card)",
     "#b0b0b0": "var(--muted-ink)",
     "#0072b2": "var(--line-blue)",
+    "#d55e00": "var(--line-orange)",
 }
 FIRST, SECOND = (43, 143, 214), (224, 98, 38)  # ON and OFF events, or positive and negative values
 
