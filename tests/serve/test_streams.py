@@ -70,6 +70,15 @@ def test_scores_are_spotted_as_in_a_stream(spotter: Any) -> None:
             packed.push(0.0)
 
 
+async def push_wrong(url: str, steps: list[Any]) -> list[Any]:
+    async with AsyncClient(url) as client:
+        session = await client.watch()
+        found = await session.push_steps([*steps, [99]])
+        with pytest.raises(ag.InputError, match="numbered 0 to 7"):
+            await session.push([])
+        return found
+
+
 def test_members_watch_and_decide_as_in_their_own_session(parts: Any, served: Served) -> None:  # noqa: F811
     ensemble, watcher, rule, _, _ = parts
     x = np.concatenate(recordings(np.random.default_rng(5), 3)[0])
@@ -87,6 +96,11 @@ def test_members_watch_and_decide_as_in_their_own_session(parts: Any, served: Se
         parts_of = [packed.push_steps(steps[first:last]) for first, last in pairwise([0, 30, 200, len(x)])]
         assert [one for part in parts_of for one in part] == found
         first = next(step for step, one in enumerate(expected) if one is not None)
+        wrong = client.watch()
+        assert wrong.push_steps([*steps, [99]]) == found  # an alarm is told, whatever follows it
+        with pytest.raises(ag.InputError, match="numbered 0 to 7"):
+            wrong.push([])
+        assert asyncio.run(push_wrong(url, steps)) == found
         short = client.watch()
         short.push_steps(steps[: first + 2])
         assert "this detection has no decision" in short.close()

@@ -69,7 +69,8 @@ class SharedAsyncSession(SharedSession):
         except ConnectionLost:
             if not may_close:
                 raise
-        if self._closed and self.decision is None and not may_close:
+        told = self.decision is not None or bool(self._found)  # before the session was closed
+        if self._closed and not told and not may_close:
             raise self._error()
 
     def _take(self, answer: dict[str, Any]) -> None:

@@ -448,6 +448,14 @@ class Hub:
             connection.queued -= one.cost
             self._queued -= one.cost
             is_open = connection.sessions.get(session.id) is session
+            # also where a later step of the same push is wrong
+            if is_open and one.found and result is not Progress.UNFINISHED:
+                found = [found_fields(each) for each in one.found]
+                self._answer(connection, one, "next", step=one.next_step, found=found)
+                for each, content in zip(one.found, found, strict=True):
+                    self.metrics.found(each)
+                    known = {"event": content.pop("type"), "stream": session.number}
+                    records.append(known | content)
             if not is_open:
                 self._answer(
                     connection,
@@ -470,14 +478,7 @@ class Hub:
                 self._answer(connection, one, "error", error=str(result))
             elif result is Progress.UNFINISHED:
                 continue  # its client is gone, and its session is given up next
-            elif one.found:
-                found = [found_fields(each) for each in one.found]
-                self._answer(connection, one, "next", step=one.next_step, found=found)
-                for each, content in zip(one.found, found, strict=True):
-                    self.metrics.found(each)
-                    known = {"event": content.pop("type"), "stream": session.number}
-                    records.append(known | content)
-            elif isinstance(one.message, PushSteps):
+            elif isinstance(one.message, PushSteps) and not one.found:
                 self._send(
                     connection, f'{{"type":"next","session":{session.id},"step":{one.next_step}}}'
                 )

@@ -183,9 +183,10 @@ class Computing:
                         pushes.append(part.push(row))
                         pushed.append(number)
                         rests.append(rest)
-            for number, rest, found in zip(pushed, rests, self._batch.push(pushes), strict=True):
+            founds = self._batch.push(pushes)
+            for number, push, rest, found in zip(pushed, pushes, rests, founds, strict=True):
                 if isinstance(found, tuple):
-                    work[number].found, found = (*work[number].found, *found), None
+                    work[number].found, found = (*work[number].found, *found), push.row.failed
                 results[number] = found
                 if found is None and rest is not None:
                     work[number].message, work[number].begun = rest, True

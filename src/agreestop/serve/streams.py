@@ -64,11 +64,11 @@ class Streams:
                 return InputError(PUSH_SCORES)
         return None
 
-    def push(self, pushes: Sequence[Push]) -> list[Found | InputError]:
-        """Run the pushes in their order, each up to a step that is wrong."""
+    def push(self, pushes: Sequence[Push]) -> list[Found]:
+        """Run the pushes in their order, each up to a step that is wrong: `row.failed` says why."""
         return [self._push(one) for one in pushes]
 
-    def _push(self, one: Push) -> Found | InputError:
+    def _push(self, one: Push) -> Found:
         row = one.row
         if row.failed is None:
             row.failed = self.check(one)
@@ -81,7 +81,7 @@ class Streams:
                     found.append(result)
         except InputError as error:
             row.failed = error
-        return tuple(found) if row.failed is None else row.failed
+        return tuple(found)
 
     def _step(self, stream: Any, step: Any, one: Push) -> Detection | Decision | None:
         if one.evidence is not None:
