@@ -264,7 +264,7 @@ def true_percent(value: float, _: object = None) -> str:
 
 
 def _in_percent(axis: Axis) -> None:
-    axis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
+    axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(FuncFormatter(true_percent))
 
 
