@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
+from agreestop.common.levels import Rounding
 from agreestop.decide.spotting import Recordings, load_recordings, save_recordings
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -69,6 +70,14 @@ def slow_limit(spotter: ag.Spotter, recordings: list[Floats], events: list[Marks
         if (sum(worst) + 1) / (len(worst) + 1) > Fraction(str(spotter.missed)):
             return threshold
     return math.inf
+
+
+def test_scores_that_rounding_may_swap_leave_room_between_two_promises() -> None:
+    """No gap but the one that is all of both: between 1 and the limit lies a score, nearer than rounding."""
+    eta = Rounding().largest(1.0)
+    recordings = [np.array([event, 0.0, false]) for event, false in [(1 + 1.5 * eta, 0), (1 + 3 * eta, 0), (7, 1), (8, 5)]]
+    found = ag.Spotter("1/2", 1, rest=0, missed="1/2").calibrate(recordings, [[(0, 1)]] * 4)
+    assert found.kth_value == 1 and found.kth_value < found.threshold < 1 + 3 * eta
 
 
 def draw_marks(rng: np.random.Generator, steps: int) -> Marks:

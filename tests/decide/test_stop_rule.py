@@ -295,7 +295,7 @@ def test_a_loss_counts_where_rounding_may_bring_it_about() -> None:
     assert np.isfinite(rule.thresholds).all()
 
 
-@pytest.mark.parametrize(("loss", "all_may_stop"), [(0.1199, True), (0.1201, False)])
+@pytest.mark.parametrize(("loss", "all_may_stop"), [(0.1199, True), (0.1201, False), (0.12 + 1e-13, False)])
 def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool) -> None:
     """(10 losses + 1) / 11 is just below 0.2, or just above it."""
     risk = np.arange(1.0, 11.0)[:, None] * [1.0, 0.5]

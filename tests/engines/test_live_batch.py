@@ -177,6 +177,16 @@ def test_a_wrong_push_costs_its_own_input_alone() -> None:
     assert "one session for each" in str(mixed)
 
 
+def test_an_input_that_is_given_up_early_has_no_risk_of_the_one_before() -> None:
+    engine = ENGINES["event-driven"](network("fully-connected"))
+    calibrated = calibrated_on(engine, "AgreeStop")
+    flat = np.full((1, calibrated.members, calibrated.classes), -np.log(calibrated.classes))
+    for batch in (LiveBatch(calibrated, engine, 1), LiveBatch(calibrated, None, 1)):
+        row = batch.open(0)
+        batch.push([Push(row, log_confidence=flat)])
+        assert batch.close(row) is not None and batch.close(batch.open(1)) is None
+
+
 def test_steps_are_refused_as_one_by_one() -> None:
     rng = np.random.default_rng(0)
     found = set()

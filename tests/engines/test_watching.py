@@ -15,6 +15,7 @@ from torch import nn
 
 import agreestop as ag
 from agreestop.decide.spotting import load_recordings
+from tests.decide.strategies import calibrate_quietly
 
 WINDOW, STEPS = 8, 25
 
@@ -130,6 +131,11 @@ def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
         ensemble.watch(spotter, rule, window=WINDOW, event=0).push([], step=3)
     with pytest.raises(ag.InputError, match="Spotter first"):
         ensemble.watch(ag.Spotter(0.1), rule, window=WINDOW, event=0)
+    joining = ag.AgreeStop(0.8, ag.Schedule([(5, 1), (STEPS, 2)]), 1)
+    other = ensemble.listen(recordings(np.random.default_rng(7), 60)[0], window=WINDOW, event=0)
+    scores = other.after([20] * 60, [0, 1, 2] * 20, steps=STEPS)
+    with pytest.raises(ag.InputError, match="has a Schedule"):
+        ensemble.watch(spotter, calibrate_quietly(joining, scores), window=WINDOW, event=0)
 
 
 def test_another_window_event_or_skip_than_calibrated_with_is_refused(parts: Any, tmp_path: Path) -> None:
