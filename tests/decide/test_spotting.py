@@ -272,6 +272,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "above the cap": (lambda: ag.Spotter(1.5), "false_alarms is 1.5"),
     "no number": (lambda: ag.Spotter("many"), "false_alarms is 'many'"),
     "missed without events": (lambda: ag.Spotter(0.1, missed=0.1).calibrate(example()), "missed"),
+    "not calibrated": (lambda: ag.Spotter(0.1).stream(), "not calibrated yet"),
     "used recordings": (lambda: ag.Spotter(0.1).calibrate(example()).evaluate(example()), "set the threshold"),
 }
 

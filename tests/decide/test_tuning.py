@@ -116,6 +116,11 @@ def test_what_cannot_be_tuned_is_refused(rule: ag.SpikeCP, n: int, match: str) -
         ag.tune(rule, TUNING.log_confidence, TUNING.labels, TUNING.times, n_calibration=n)
 
 
+def test_a_calibrated_rule_is_not_tuned() -> None:
+    with pytest.raises(ag.InputError, match="rule is calibrated"):
+        ag.tune(RULES["agreestop"].calibrate(TUNING), TUNING)  # type: ignore[arg-type]
+
+
 def test_an_ensemble_that_never_misses_is_tuned_without_a_learned_risk(monkeypatch: pytest.MonkeyPatch) -> None:
     tune_quickly(monkeypatch)
     scores = ag.simulate_scores(120)

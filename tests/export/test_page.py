@@ -410,6 +410,8 @@ def test_what_a_page_cannot_run_is_refused(ensemble: Any, rules: list[ag.Calibra
     ensemble.save(tmp_path / "members")
     refused("run on the dense engine", given=ag.ensembles.load(tmp_path / "members", engine="dense"))
     refused("0 rules are given", [])
+    refused("is not calibrated", RULES["every step"])
+    refused("path, digits.rule", ["digits.rule"])
     with pytest.raises(InputError, match="scores of the ensemble 000000000000"):
         to_page(replace(rules[0], ensemble_digest="0" * 64), ensemble, path, x)
     named = RULES["every step"].calibrate(ensemble.score(x, y, classes=NAMES))

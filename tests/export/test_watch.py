@@ -43,6 +43,12 @@ def streams(n: int, seed: int) -> list[Booleans]:
     return found
 
 
+def test_a_spotter_that_is_not_calibrated_is_refused(tmp_path: Path) -> None:
+    wrong: Any = ag.Spotter(0.1)
+    with pytest.raises(ag.InputError, match="spotter is of type Spotter, which is not calibrated"):
+        ag.export.spotter_to_c(wrong, tmp_path)
+
+
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Untrained members with weights that are large enough for the read-out to spike."""

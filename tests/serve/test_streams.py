@@ -35,6 +35,12 @@ def spotter() -> Any:
     return ag.Spotter(0.2, rest=5).calibrate([rng.normal(size=200) for _ in range(30)])
 
 
+@pytest.mark.parametrize("wrong", [{"spotter": ag.Spotter(0.2)}, {"rule": ag.AgreeStop(0.9, (1, 2), 1)}, {"rule": "digits.rule"}])
+def test_a_server_needs_what_calibrate_returned(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ag.InputError, match=r"is not calibrated|path, digits\.rule"):
+        Server(**wrong, port=0)
+
+
 def some_scores(steps: int = 400) -> list[float]:
     return list(map(float, np.random.default_rng(1).normal(size=steps) * 1.5))
 

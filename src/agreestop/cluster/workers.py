@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from agreestop.common import InputError, read_file
-from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.rule import Terms
 from agreestop.ensembles import Ensemble
 from agreestop.ensembles import load as load_ensemble
@@ -148,11 +148,7 @@ def rule_bytes(rule: CalibratedRule | str | PathLike[str]) -> bytes:
                 f"the rule is {rule}, a folder: give a rule file, and the folder as the source."
             )
         return read_file(rule, "calibrate a rule first")
-    if not isinstance(rule, CalibratedRule):
-        raise InputError(
-            f"the rule, {type(rule).__name__}, is not calibrated: give what rule.calibrate "
-            "returned, or a rule file."
-        )
+    check_calibrated(rule)
     with TemporaryDirectory() as folder:
         rule.save(path := Path(folder) / "rule")
         return path.read_bytes()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -643,6 +643,33 @@ class CalibratedRule(KeptInFiles):
     def with_threshold(self, value: float) -> Self:
         """The rule with another threshold, where small is safe; with -∞ nothing stops early."""
         return replace(self, policy=self.policy.moved(value), shortage="", adapted=True)
+
+
+def check_calibrated(given: object, kind: type = CalibratedRule) -> None:
+    """Refuse what is not a calibrated rule, or not a calibrated spotter if that is `kind`."""
+    if isinstance(given, kind):
+        return
+    rules = kind is CalibratedRule
+    what, load = ("rule", "ag.load_rule") if rules else ("spotter", "ag.Spotter.load")
+    if isinstance(given, (str, PathLike)):
+        raise InputError(f"the {what} is a path, {given}: read the file with {load}.")
+    raise InputError(
+        f"the {what} is of type {type(given).__name__}, which is not calibrated: call "
+        f"{what}.calibrate({'scores' if rules else 'recordings'}), and give what it returns."
+    )
+
+
+def refused(verb: str) -> Callable[..., NoReturn]:
+    """A method that only a calibrated rule has."""
+
+    def refuse(rule: object, *arguments: object, **options: object) -> NoReturn:
+        raise InputError(
+            f"this {type(rule).__name__} is not calibrated yet: call its calibrate, then {verb} "
+            "what that returns."
+        )
+
+    refuse.__doc__ = f"Only what `calibrate` returns can do this: {verb} that."
+    return refuse
 
 
 def refuse_more(decision: Decision | None) -> None:

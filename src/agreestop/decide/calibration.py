@@ -5,10 +5,10 @@ Every part of the examples can be reduced by itself, for example on several mach
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, NoReturn, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +24,7 @@ from agreestop.common import (
 from agreestop.common.levels import Rounding, Target, as_target, least_n
 
 from .answer_kinds import Answer, BestClasses
-from .calibrated import ENDED_INPUTS, CalibratedRule
+from .calibrated import ENDED_INPUTS, CalibratedRule, refused
 from .checkpoints import (
     NO_EVIDENCE,
     Conditions,
@@ -281,23 +281,10 @@ def _joined(rule: Rule, parts: Sequence[ReducedExamples]) -> ReducedExamples:
     return replace(first, reduced=reduced, ids=ids, training=training, **arrays)
 
 
-def _refused(verb: str) -> Callable[..., NoReturn]:
-    """A method that only a calibrated rule has."""
-
-    def refuse(rule: object, *arguments: object, **options: object) -> NoReturn:
-        raise InputError(
-            f"this {type(rule).__name__} is not calibrated yet: call its calibrate, then {verb} "
-            "what that returns."
-        )
-
-    refuse.__doc__ = f"Only what `calibrate` returns can do this: {verb} that."
-    return refuse
-
-
 class Uncalibrated(Rule):
     """The verbs of every rule before calibration; rules build on it and change nothing of it."""
 
-    decide, save, stream = _refused("decide on"), _refused("save"), _refused("stream from")
+    decide, save, stream = refused("decide on"), refused("save"), refused("stream from")
 
     def examples_needed(self, K: int = 1) -> int:
         terms = self.terms

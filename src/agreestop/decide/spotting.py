@@ -68,6 +68,7 @@ from agreestop.common.errors import quoted
 from agreestop.common.estimates import Estimate
 from agreestop.common.levels import REACH, Rounding, Target, as_exact, as_target, in_gap, in_words
 
+from .calibrated import refused
 from .rule_files import read_rule_file, write_rule_file
 
 HOW = "write one with scores (steps of all recordings), offsets (n + 1,) and events (E, 3)"
@@ -635,6 +636,9 @@ class Spotter(KeptInFiles):
                 weights.append(share[row] * Fraction(rise, len(marked)))
         allowed = as_target(self.missed, "missed") * (many + 1) - 1
         return _crossing(np.array(levels), weights, allowed)
+
+    alarms, evaluate = refused("find alarms with"), refused("evaluate")
+    save, stream = refused("save"), refused("stream from")
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "CalibratedSpotter":

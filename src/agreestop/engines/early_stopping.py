@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, InputError, Integers, as_count, check_finite
-from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.checkpoints import Index, State, Stops, in_rounds, run_rounds
 from agreestop.decide.confidence import log_confidence
 from agreestop.decide.decisions import Decisions
@@ -392,16 +392,6 @@ def measure_saving(
     early, to_end = (np.median([run.seconds for run in some]) for some in zip(*runs, strict=True))
     computed = float(runs[-1][0].computed.mean()) / last
     return TimeSaved(engine.name, float(early), float(to_end), computed)
-
-
-def check_calibrated(rule: object) -> None:
-    """Refuse what is not a calibrated rule."""
-    if not isinstance(rule, CalibratedRule):
-        kind = type(rule).__name__
-        raise InputError(
-            f"the rule is of type {kind}, which is not calibrated: call rule.calibrate(scores), "
-            "and give what it returns."
-        )
 
 
 def check_rule(calibrated: CalibratedRule, engine: Engine, options: RunOptions = DEFAULTS) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from agreestop.common import InputError, as_array, as_labels
-from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.leakage import TrainingRows
 from agreestop.decide.scores import Scores
 from agreestop.decide.spotting import CalibratedSpotter
@@ -27,7 +27,6 @@ from .early_stopping import (
     BATCH_SIZE,
     EarlyRun,
     RunOptions,
-    check_calibrated,
     check_rule,
     decide_early,
     score,

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Floats, InputError, Schedule, as_array, as_count, warn_user
-from agreestop.decide.calibrated import CalibratedRule, Session
+from agreestop.decide.calibrated import CalibratedRule, Session, check_calibrated
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
 from agreestop.decide.scores import Scores, check_source
@@ -194,10 +194,7 @@ class WatchSession:
         options: RunOptions = DEFAULTS,
         skip: int = 0,
     ) -> None:
-        if not isinstance(spotter, CalibratedSpotter):
-            raise InputError(
-                f"spotter is a {type(spotter).__name__}: calibrate an ag.Spotter first."
-            )
+        check_calibrated(spotter, CalibratedSpotter)
         check_rule(calibrated, engine, options)
         if isinstance(calibrated.checkpoints, Schedule):
             raise InputError(

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import InputError, as_labels, atomic_writer, check_writable
 from agreestop.common.levels import coverage_draws
-from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.calibration import reduce_examples
 from agreestop.decide.drift.adaptive import AdaptiveRule
 from agreestop.decide.drift.monitor import DriftMonitor
@@ -91,13 +91,15 @@ def to_page(
     one on the same inputs. Members must be fully connected. A rule of another engine or of other
     members is refused, unless any_engine or any_members allows it.
     """
-    given = [rules] if isinstance(rules, CalibratedRule) else list(rules)
+    given = list(rules) if isinstance(rules, (list, tuple)) else [rules]
     others = {} if beside is None else dict(beside)
     if not 0 <= first < len(given):
         raise InputError(
             f"{len(given)} rules are given, and first is {first}: give at least one rule, and the "
             "index of one of them."
         )
+    for one in [*given, *others.values()]:
+        check_calibrated(one)
     check_exportable(ensemble)
     check_writable(path)
     calibrated = sorted(given, key=_target_of)

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from agreestop.adapters.engine import AdaptedEngine
 from agreestop.common import Booleans, InputError, as_array
-from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.decisions import Decision
 from agreestop.decide.spotting import CalibratedSpotter
 from agreestop.engines.watching import Event, Heard, event_columns
@@ -66,6 +66,7 @@ def spotter_to_c(spotter: CalibratedSpotter, folder: str | PathLike[str]) -> CEx
     ...     ag.export.spotter_to_c(spotter, folder).files
     ('spotter.h', 'spotter.c', 'spotter_data.h')
     """
+    check_calibrated(spotter, CalibratedSpotter)
     path = Path(folder)
     check_folder(path)
     contents = sources_of(SPOTTER) | {"spotter_data.h": _spotter_text(spotter).encode()}

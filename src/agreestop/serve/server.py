@@ -21,7 +21,7 @@ from typing import Any, final
 import uvicorn
 
 from agreestop.common import InputError
-from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.spotting import CalibratedSpotter
 from agreestop.engines.runner import Runner
 from agreestop.engines.watching import Event
@@ -132,6 +132,7 @@ class Server:
                 "give a rule, or a spotter; window, event and skip belong to a spotter."
             )
         else:
+            check_calibrated(rule)
             served = rule
             if ensemble is not None:
                 options |= {"engine": ensemble.engine, "options": ensemble.options(**allowed)}

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from agreestop.common import InputError
+from agreestop.decide.calibrated import check_calibrated
 from agreestop.decide.decisions import Decision
 from agreestop.decide.spotting import CalibratedSpotter, Detection, SpotterStream
 from agreestop.engines.live_batch import LiveInput, Push, Reading
@@ -34,6 +35,7 @@ class Streams:
     """
 
     def __init__(self, spotter: CalibratedSpotter, watching: WatchSession | None = None) -> None:
+        check_calibrated(spotter, CalibratedSpotter)
         self._spotter, self._watching = spotter, watching
         self._open: dict[LiveInput, SpotterStream | WatchSession] = {}
 

@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike
 from agreestop.common import Booleans, Floats, InputError, Schedule, columns_of, is_number
 
 from ..answers import Answers, VoteRisk
+from ..calibrated import CalibratedRule
 from ..checkpoints import Evidence, LabelledEvidence
 from ..leakage import TunedRows, sketch_rows
 from ..rule import Fit, Rule, gather_evidence
@@ -161,6 +162,11 @@ def tune(
     >>> tuned.trials[0].latency <= tuned.trials[-1].latency
     True
     """
+    if isinstance(rule, CalibratedRule):
+        raise InputError(
+            "rule is calibrated, and tune takes one before calibration: give rule, not "
+            "rule.calibrate(...), and calibrate what tune returns, on other rows."
+        )
     if isinstance(scores_or_log_confidence, Answers):
         return _tune_votes(rule, scores_or_log_confidence, labels, n_calibration, repeats, seed)
     base = rule.untuned()
