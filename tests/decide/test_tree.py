@@ -184,6 +184,16 @@ def test_one_threshold_for_all_depths_is_right_at_all_of_them() -> None:
     assert times == sorted(times) and times[0] < times[2]
 
 
+@pytest.mark.parametrize(
+    ("depth", "words"), [(1, "node at depth 1 or finer"), ("each", "each depth by itself"), (None, "all depths together")]
+)
+def test_the_guarantee_names_the_depth(depth: Any, words: str) -> None:
+    kinds: tuple[dict[str, Any], ...] = ({}, {"people": np.arange(99), "for_people": 0.1}, {"labels": "final"})
+    for conditions in kinds:
+        rule = ag.AgreeStop(0.8, (1, 2, 3), 1, tree=TREE, depth=depth)
+        assert words in rule.calibrate(make(99), **conditions).guarantee
+
+
 def test_names_of_nodes() -> None:
     assert TREE.depth == 3 and TREE.classes == ("cat", "dog", "cow", "car", "ship")
     tree = TREE.for_classes(CLASSES)

@@ -520,6 +520,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             )
         else:
             words = coverage_promise(self._target, self.class_conditional, as_delta(self.delta))
+        if self.tree is not None:
+            words += self._about_depths
         if abstains(self.at_end):
             wrong = "costs nothing"
             if self.target is not None:
@@ -529,6 +531,21 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if self.gate is None:
             return words
         return f"for each block of times at which an input first looked ready, {words}"
+
+    @property
+    def _about_depths(self) -> str:
+        """Of which answers of a tree the promise is."""
+        if self.depth is None:
+            return " This is promised of the first answers at all depths together."
+        if self.depth == EACH:
+            return (
+                " This is promised of the first answer at each depth by itself, not of all depths "
+                "together."
+            )
+        return (
+            f" The answer is a node at depth {self.depth} or finer; at the last checkpoint it may "
+            "be coarser."
+        )
 
     def example_cell(self, members: int, classes: int) -> Floats:
         if self.risk.reads_answers:
