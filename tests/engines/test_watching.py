@@ -129,7 +129,7 @@ def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
             ensemble.watch(spotter, rule, window=WINDOW, event=event)
     with pytest.raises(ag.InputError, match="step is 3"):
         ensemble.watch(spotter, rule, window=WINDOW, event=0).push([], step=3)
-    with pytest.raises(ag.InputError, match="Spotter first"):
+    with pytest.raises(ag.InputError, match="of type Spotter, which is not calibrated"):
         ensemble.watch(ag.Spotter(0.1), rule, window=WINDOW, event=0)
     joining = ag.AgreeStop(0.8, ag.Schedule([(5, 1), (STEPS, 2)]), 1)
     other = ensemble.listen(recordings(np.random.default_rng(7), 60)[0], window=WINDOW, event=0)
