@@ -247,8 +247,11 @@ def test_files_give_back_spotters_and_recordings(tmp_path: Path) -> None:
     loaded = ag.Spotter.load(tmp_path / "rule")
     assert (loaded.threshold, loaded.ids, loaded.people) == (spotter.threshold, spotter.ids, 2)
     assert loaded.guarantee == spotter.guarantee and "new person" in loaded.guarantee
-    with pytest.raises(ag.InputError, match="rule that can be built"):
+    with pytest.raises(ag.InputError, match=r"holds a spotter, .* ag\.Spotter\.load"):
         ag.load_rule(tmp_path / "rule")
+    ag.AgreeStop(0.9, (1, 2), 1).calibrate(ag.simulate_scores(20, steps=2)).save(tmp_path / "rule")
+    with pytest.raises(ag.InputError, match=r"holds a rule, and a spotter .* ag\.load_rule"):
+        ag.Spotter.load(tmp_path / "rule")
 
 
 def example(n: int = 20, steps: int = 40) -> list[Floats]:

@@ -225,6 +225,12 @@ def test_a_header_of_other_types_or_sizes_is_refused_at_once(change: Any, files:
     assert len(str(caught.value)) < 300 + len(str(path))
 
 
+def test_scores_are_no_members(tmp_path: Path) -> None:
+    ag.save_scores(tmp_path / "scores.npz", ag.simulate_scores(5, steps=2))
+    with pytest.raises(ag.InputError, match="holds no members"):
+        ag.ensembles.load(tmp_path / "scores.npz")
+
+
 def test_a_header_of_great_depth_or_length_is_refused(tmp_path: Path) -> None:
     for header in ("[" * 100_000 + "]" * 100_000, '{"a":' * 50_000 + "1" + "}" * 50_000):
         text = json.dumps({"__metadata__": {"agreestop": header}}).encode()

@@ -51,6 +51,14 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 DTYPES = ("<f8", "<f4", "<i8", "<u8", "|b1")
 
+KINDS = {
+    "CalibratedRule": ("a rule", "ag.load_rule"),
+    "CalibratedSpotter": ("a spotter", "ag.Spotter.load"),
+    "SavedMonitor": ("a drift monitor", "ag.DriftMonitor.load"),
+    "SavedAdaptive": ("an adaptive rule", "ag.AdaptiveRule.load"),
+}
+"""What a file with an object of each class holds, and what reads it."""
+
 Kind = TypeVar("Kind")
 Built = TypeVar("Built")
 
@@ -80,7 +88,7 @@ def write_rule_file(path: str | PathLike[str], rule: object, summary: dict[str, 
     try:
         text = _readable(header).encode() + b"\n"
         content = text + b"".join(one.tobytes() for one in arrays)
-        _read_content(content, len(text), kind)  # what cannot be read is not written
+        _read_content(content, len(text))  # what cannot be read is not written
     except UNREADABLE as error:
         raise InputError(
             f"the {kind.__name__} cannot be kept in a file ({shortened(error)}): "
@@ -142,7 +150,14 @@ def read_rule_file(
             "copy it again, or calibrate the rule again."
         )
     try:
-        return build(_read_content(content, int(words[2]), kind))
+        value = _read_content(content, int(words[2]))
+        if not isinstance(value, kind):
+            held, load = KINDS[type(value).__name__]
+            raise InputError(
+                f"{path} holds {held}, and {KINDS[kind.__name__][0]} is needed here: give a file "
+                f"of one, or read this file with {load}."
+            )
+        return build(value)
     except InputError:
         raise
     except UNREADABLE as error:
@@ -192,7 +207,7 @@ def _encode(value: Any, arrays: list[NDArray[Any]]) -> Any:
     return {"type": name, **{one: _encode(getattr(value, one), arrays) for one in kept}}
 
 
-def _read_content(content: bytes, position: int, kind: type[Kind]) -> Kind:
+def _read_content(content: bytes, position: int) -> Any:
     """The object in a header of `position` bytes and the arrays after it."""
     header = json.loads(content[:position])
     arrays = []
@@ -205,10 +220,7 @@ def _read_content(content: bytes, position: int, kind: type[Kind]) -> Kind:
         position += count * dtype.itemsize
     if position != len(content):
         raise ValueError(f"{len(content) - position} bytes too many")
-    value = _decode(header["rule"], arrays)
-    if not isinstance(value, kind):
-        raise ValueError(f"a {type(value).__name__}, where a {kind.__name__} is needed")
-    return value
+    return _decode(header["rule"], arrays)
 
 
 def _decode(value: Any, arrays: list[NDArray[Any]]) -> Any:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, Self, TypeAlias
+from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -92,6 +93,11 @@ def read_file(path: str | PathLike[str], *kinds: str) -> tuple[dict[str, Tensor]
     except InputError:
         raise
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError):
+        if is_zipfile(path):
+            raise UnusableFile(
+                f"{path} is an .npz file, as scores and inputs are, and holds no members: give the "
+                "file that training wrote."
+            ) from None
         raise UnusableFile(f"{path} is damaged or is no agreestop file: {advice}.") from None
     if header.get("kind") not in kinds:
         wanted = " or ".join(repr(kind) for kind in kinds)
