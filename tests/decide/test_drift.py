@@ -610,10 +610,10 @@ def test_a_kill_during_a_save_loses_nothing(tmp_path: Path) -> None:
 def test_files_of_another_kind_are_refused_with_a_sentence(tmp_path: Path) -> None:
     calibrated, path = agree_stop(), tmp_path / "file"
     calibrated.save(path)
-    with pytest.raises(ag.InputError, match="a SavedMonitor is needed"):
+    with pytest.raises(ag.InputError, match="a drift monitor is needed"):
         ag.DriftMonitor.load(path)
     ag.DriftMonitor(calibrated).save(path)
-    with pytest.raises(ag.InputError, match="where a CalibratedRule is needed"):
+    with pytest.raises(ag.InputError, match="a rule is needed"):
         ag.load_rule(path)
 
 
@@ -714,7 +714,7 @@ def make_bad() -> dict[str, tuple[Any, str]]:
         "other classes": (lambda: monitor().observe(ag.Decision(1, 0, (4,))), "more than 4 classes"),
         "key of a batch": (lambda: monitor().observe(calibrated.decide(scores(3)), key="a"), "one by one"),
         "observed twice": (twice, "give each decision once"),
-        "labelled twice": (labelled_twice, "does not wait for a label"),
+        "labelled twice": (labelled_twice, "does not wait for a label: it has its label already"),
         "unknown key": (lambda: monitor().update("a", 0), "no decision with the key 'a' waits"),
         "label too large": (lambda: monitor().update(decision, 4), "label is 4: give a class index from 0 to 3"),
         "label of another type": (lambda: monitor().update(decision, 1.0), "label is 1.0"),

@@ -86,7 +86,7 @@ def test_labels_of_answers_are_strings_that_feed_the_monitor(answers_rule: ag.Ca
         assert (found["labels"], found["processed"], found["coverage"][0]) == (40, 40, 0.5)
         assert server.hub.watch is not None
         assert "misses" in {alarm.kind for alarm in server.hub.watch.monitor.alarms}
-        with pytest.raises(ag.InputError, match="waits for a label"):
+        with pytest.raises(ag.InputError, match="waits for a label: it has its label already"):
             session.label("18")
 
 

@@ -90,6 +90,8 @@ def test_a_step_that_the_members_cannot_read_costs_its_session_alone(numbers: tu
             with pytest.raises(ag.InputError, match=sentence):  # the client says so before it sends anything
                 session.push(frame=frame)
             assert session.push(frame=np.zeros(8)) is None or session.decision is not None
+        with pytest.raises(ag.InputError, match=r"push\(frame=array\)"):
+            client.open().push(np.zeros(8))
         mixed = client.open()
         if mixed.push(frame=np.zeros(8)) is None:
             with pytest.raises(ag.InputError, match="got frames and events"):

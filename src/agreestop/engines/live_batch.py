@@ -62,7 +62,7 @@ class Steps:
             if part.size and (part.ndim != 1 or part.dtype.kind not in "iu"):
                 raise InputError(
                     f"events has shape {part.shape} and dtype {part.dtype}: a list of flat indices "
-                    "is needed for each step."
+                    "is needed for each step, or push(frame=array) for a dense step."
                 )
         indices = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
         return cls(

@@ -201,6 +201,10 @@ class SharedSession:
         amounts = {"cost": cost, "weight": weight}
         if reads != "answers" and any(given is not None for given in amounts.values()):
             raise InputError("cost and weight belong to open answers: leave them out.")
+        if reads == "log_confidence":
+            raise InputError(
+                "this server reads log-confidences: push(log_confidence=array), of shape (K, C)."
+            )
         message: str | bytes
         if steps is not None and reads in ("answers", "numbers", "risk"):
             message = write_evidence(self._id, first, steps, reads, amounts)

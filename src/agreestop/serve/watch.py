@@ -115,8 +115,8 @@ class Watch:
         by_answer = label is not None and terms.reads != "log_confidence"
         if decision is None and label is not None and (by_answer or not watched):
             raise InputError(
-                f"no decision with the key {key!r} waits for a label: give each label once, and in "
-                "time."
+                f"no decision with the key {key!r} waits for a label: it has its label already, "
+                "its time is over, or the key is unknown."
             )
         if watched:
             self.monitor.update(decision if by_answer and decision else key, label)

@@ -342,7 +342,7 @@ class LabelQueue:
     def _find(self, decision: Given) -> list[Waiting]:
         """Find a decision, or the rows of a batch; all of them wait for labels."""
         name = decision.number if isinstance(decision, Decision) else decision
-        advice = "observe every decision once, and update it once"
+        advice = "it has its label already, or it was never observed"
         if isinstance(name, str):
             what, found = f"no decision with the key {name!r} waits", [self._names.get(name)]
         elif is_integer(name):
