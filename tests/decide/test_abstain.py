@@ -189,6 +189,41 @@ def test_few_inputs_are_given_up_too_early() -> None:
     assert np.mean(lower) > PREMATURE + error
 
 
+def noise(n: int, checkpoints: int, seed: int) -> tuple[ag.Scores, Floats]:
+    """Scores that say nothing about the label, and their log-risk (n, checkpoints)."""
+    rng = np.random.default_rng(seed)
+    values = ag.log_confidence(rng.normal(size=(n, checkpoints, 1, 2)))
+    return ag.Scores(values, rng.integers(2, size=n), range(1, checkpoints + 1)), values[:, :, 0].min(axis=-1)
+
+
+def test_rows_that_fit_hope_have_no_part_in_the_promise_about_giving_up() -> None:
+    """Many curves on 20 rows of noise fit them too well: a line that counted these rows would break the promise."""
+    shares = []
+    for seed in range(40):
+        scores, risk = noise(340, 80, seed)
+        give_up = ag.GiveUp.fit(scores.rows(slice(0, 40)), share=0.25, max_set_size=1, seed=seed)
+        right = scores.log_confidence[:, -1, 0].argmax(axis=-1) == scores.labels
+        shares.append((right & ~give_up.running(risk)[:, -1])[40:].mean())
+    assert 0.15 < np.mean(shares) < 0.25 + 2 * np.std(shares) / np.sqrt(len(shares))
+
+
+def test_ceilings_lie_in_gaps_between_the_risks_of_tuning() -> None:
+    scores, risk = noise(60, 6, 0)
+    ceilings = ag.GiveUp.fit(scores, share=0.2, max_set_size=1).ceilings
+    assert np.isfinite(ceilings[:-1]).any() and np.abs(risk - ceilings)[:, :-1].min() > 1e-9
+
+
+def test_a_miss_counts_where_rounding_decides_whether_an_input_is_given_up() -> None:
+    """The first risk is a hair above the ceiling; in another run the input may go on, to a wrong answer."""
+    rng = np.random.default_rng(0)
+    mass, risk = np.full((60, 3, 2), -9.0), -2 - rng.random((60, 3))
+    mass[:, 0, 1], mass[:, 1:, 0], risk[:, 0] = -0.1, -0.1, -1 + 1e-9
+    table = RiskTable(mass, risk, np.ones(60, dtype=int), 1)
+    rule = calibrate_quietly(rule_of(table, np.array([-1.0, np.inf, np.inf])), table.log_confidence, table.labels)
+    assert rule.kth_values is not None and np.isinf(rule.kth_values).all()
+    assert (rule.thresholds < -2).all()
+
+
 def test_giving_up_saves_time_and_changes_no_answer(tmp_path: Path) -> None:
     give_up = ag.GiveUp.fit(hard(600, 5), share=0.2, max_set_size=1)
     rule = ag.AgreeStop(0.9, TIMES, 1, at_end="abstain", give_up=give_up).calibrate(CALIBRATION)
