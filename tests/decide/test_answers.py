@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,21 @@ def test_lines_of_json_are_read(tmp_path: Path) -> None:
             ag.Answers.load(path)
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_rule_refuses_answers_whose_weights_are_not_as_in_calibration(weighted: bool, tmp_path: Path) -> None:
+    plain = simulate(60, 1)
+    heavy = ag.Answers(plain.samples, weights=np.ones((60, len(plain.samples[0]))).tolist())
+    own, other = (heavy, plain) if weighted else (plain, heavy)
+    rule(risk=ag.VoteRisk("share")).calibrate(own, "final").save(tmp_path / "rule")
+    kept = ag.load_rule(tmp_path / "rule")
+    kept.decide(own)
+    with pytest.raises(ag.InputError, match="weight is"):
+        kept.decide(other)
+    with pytest.raises(ag.InputError, match="weight is"):
+        kept.stream().push("18", weight=None if weighted else 1.0)
+    replace(kept, weighted=None).decide(other)  # a file of an older version does not say
+
+
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "no questions": (lambda: ag.Answers([]), "empty"),
     "no samples": (lambda: ag.Answers([["1"], []]), "row 1"),
@@ -237,6 +253,10 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "two answers": (lambda: ag.AgreeStop(0.9, (1, 2), 2).calibrate(simulate(50, 1), "final"), "max_set_size"),
     "another rule": (lambda: ag.SpikeCP(0.9, (1, 2), 1).calibrate(simulate(50, 1), "final"), "AgreeStop"),
     "a risk of scores": (lambda: rule(risk=ag.FixedTime()).calibrate(simulate(50, 1), "final"), "FixedTime"),
+    "answers for scores": (
+        lambda: ag.AgreeStop(0.5, range(1, 7), 1).calibrate(ag.simulate_scores(60, steps=6, C=7, K=1)).decide(ag.Answers([["1"] * 6])),
+        "open answers",
+    ),
     "scores": (lambda: rule(risk=ag.VoteRisk()).calibrate(ag.simulate_scores(50)), "Answers"),
     "weights of counts": (lambda: rule().calibrate(simulate(50, 1, weights=np.ones((50, 9)).tolist()), "final"), "weights"),
     "no labels": (lambda: rule().calibrate(ag.Answers([["1"] * 9] * 50)), "labels"),

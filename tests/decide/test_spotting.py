@@ -271,6 +271,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "an event outside": (lambda: ag.Spotter(0.1).calibrate(example(), [[(0, 41)]] * 20), "of 40 steps"),
     "events of others": (lambda: ag.Spotter(0.1).calibrate(example(), [[]]), "events has 1"),
     "one recording": (lambda: ag.Spotter(0.1).calibrate(example()[0]), "list of arrays"),
+    "no recordings": (lambda: ag.Spotter(0.1).calibrate(None), "recordings is None"),
+    "a number of events": (lambda: ag.Spotter(0.1).calibrate(example(), 3), "events is 3"),  # type: ignore[arg-type]
     "none": (lambda: ag.Spotter(0.1).calibrate([]), "empty"),
     "above the cap": (lambda: ag.Spotter(1.5), "false_alarms is 1.5"),
     "no number": (lambda: ag.Spotter("many"), "false_alarms is 'many'"),
@@ -278,6 +280,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "not calibrated": (lambda: ag.Spotter(0.1).stream(), "not calibrated yet"),
     "used recordings": (lambda: ag.Spotter(0.1).calibrate(example()).evaluate(example()), "set the threshold"),
 }
+
+
+def test_silent_recordings_are_not_taken_for_the_same_and_near_counts_from_the_first_and_last_step() -> None:
+    silent = np.zeros(40)
+    spotter = ag.Spotter(0.1).calibrate([*example(), silent], [[]] * 21, near=2)
+    found = spotter.evaluate([silent + 0.0, *np.eye(40)[5:12] * 99], [[]] + [[(7, 10)]] * 7)
+    assert found.false_alarms == 0  # steps 5 to 11, for an event of steps 7 to 9
 
 
 def test_a_stream_without_an_end_does_not_suit_a_rule_for_finite_inputs() -> None:

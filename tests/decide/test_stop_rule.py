@@ -283,6 +283,7 @@ def test_repeated_splits_count_losses() -> None:
 
 
 GOOD = make(60)
+HALF = np.repeat([0, 1], 30)
 
 
 def test_a_loss_counts_where_rounding_may_bring_it_about() -> None:
@@ -332,6 +333,10 @@ def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool)
         (lambda: ag.StopRule(0.9).calibrate(GOOD[0][:8], GOOD[1][:8]), "at least 9"),
         (lambda: ag.StopRule(max_loss=0.1).calibrate(GOOD[0][:8], GOOD[1][:8]), "at least 9"),
         (lambda: ag.StopRule(0.9).calibrate(GOOD[0], np.ones_like(GOOD[1])), "last checkpoint are above the promise"),
+        (
+            lambda: ag.StopRule(0.5).calibrate(GOOD[0], GOOD[1] * 0 + HALF[:, None], groups=HALF),
+            "group 1 at the last checkpoint are above the promise",
+        ),
         (lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, groups=["a"] * 55 + ["b"] * 5), "examples of group b"),
         (lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, weights=np.ones(60), max_weight=1.0), "no promise with weights"),
         (lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, people=np.arange(60) % 20), "no promise with people"),

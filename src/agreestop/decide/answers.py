@@ -109,7 +109,7 @@ class Answers(Inputs):
             found = {text: code for code, text in enumerate(dict.fromkeys(some))}
             self._cells[row, 0, : len(some)] = [found[text] for text in some]
             names.append(tuple(found))
-        self.names = tuple(names)
+        self.names, self.weighted = tuple(names), weights is not None
         for channel, given, what in ((1, weights, "weights"), (2, cost, "cost")):
             if given is not None:
                 _fill(self._cells[:, channel], given, texts, what)

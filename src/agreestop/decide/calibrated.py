@@ -85,6 +85,9 @@ class CalibratedRule(KeptInFiles):
     known_people
         Marks of these people, and of those who trained an early classifier; `evaluate` refuses
         them.
+    weighted
+        Whether the samples of calibration had weights; None where it is not known, and for rules
+        that read no open answers.
     notes
         Sentences about the calibration examples; they are not kept in files.
 
@@ -120,6 +123,7 @@ class CalibratedRule(KeptInFiles):
     eta: float = UNITS * UNIT
     people: int | None = None
     known_people: Marks | None = None
+    weighted: bool | None = None
     notes: tuple[str, ...] = field(default=(), init=False)
     # The number of streams that were opened without a number of their own.
     opened: list[int] = field(default_factory=lambda: [0], init=False)
@@ -245,6 +249,28 @@ class CalibratedRule(KeptInFiles):
         known, given = (self.engine, self.ensemble_digest), (engine, ensemble_digest)
         check_source("rule", known, given, any_engine, any_members)
 
+    def check_samples(self, weighted: bool | None) -> None:
+        """Refuse open answers where calibration had none, or had weights and these have not.
+
+        weighted: whether the samples have weights; None for other inputs.
+        """
+        if weighted is not None and not self.rule.terms.open_answers:
+            raise InputError(
+                "these are open answers, and the rule was calibrated on scores: give scores, or "
+                "calibrate on answers."
+            )
+        if self.weighted is None or weighted == self.weighted:
+            return
+        if self.weighted:
+            raise InputError(
+                "weight is missing, and the rule was calibrated with weights: give the weight of "
+                "each sample."
+            )
+        raise InputError(
+            "weight is given, and the rule was calibrated without weights: leave it out, or "
+            "calibrate with weights."
+        )
+
     def check_lengths(self, lengths: Integers | None) -> None:
         """Warn where inputs may end early, but not the inputs of calibration, or the reverse."""
         known = ENDED_INPUTS in self.guarantee
@@ -298,6 +324,7 @@ class CalibratedRule(KeptInFiles):
         first = None if first is None else as_count(first, "first", least=0)
         data = self.rule.read(scores_or_log_confidence, None, times)
         self.check_source(data.engine, data.ensemble_digest, any_engine, any_members)
+        self.check_samples(data.weighted)
         array, (members, classes) = data.cells, data.sizes
         n = len(data)
         self.check_sizes(members, classes)
@@ -752,6 +779,7 @@ class Session:
             self.check_open()
         calibrated = self._calibrated
         if self.history is not None:
+            calibrated.check_samples(weight is not None)
             array = self.history.add(log_confidence, cost, weight)
             return None if array is None else self.judge(array)
         if cost is not None or weight is not None:

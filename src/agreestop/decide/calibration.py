@@ -76,6 +76,7 @@ SAME = {
     "sizes": "members or classes",
     "source": "engines, ensembles, classes or windows",
     "rounding": "rounding",
+    "weighted": "weights of answers, as some have none",
 }
 """What all parts of the examples must have in common."""
 
@@ -93,6 +94,7 @@ class ReducedExamples:
     source       the engine, the ensemble, the classes, and how streams were heard
     rule         the rule, with what it takes from the scores, such as the order of their classes
     training     how many of the rows the members were trained on
+    weighted     whether samples of open answers have weights
     """
 
     reduced: Reduced
@@ -109,6 +111,7 @@ class ReducedExamples:
     settings: str
     rule: Rule
     training: Overlap | None = None
+    weighted: bool | None = None
 
 
 def reduce_examples(
@@ -155,6 +158,7 @@ def _read_examples(
         settings,
         rule,
         training,
+        data.weighted,
     )
     return reduced, examples
 
@@ -210,6 +214,7 @@ def calibrate_reduced(
         class_counts=np.bincount(joined.labels, minlength=classes) if by_class else None,
         eta=rule.rounding(joined.rounding).at_first(joined.first_risks),
         people=None if known.people is None else len(np.unique(known.people)),
+        weighted=joined.weighted,
     )
     if not by_class or not terms.has_classes:
         return calibrated

@@ -88,6 +88,7 @@ class Inputs(ABC):
     rounding: float = 0.0
     trained: Booleans | None = None
     trained_chance: float = 0.0
+    weighted: bool | None = None  # whether samples of open answers weigh; None for other inputs
 
     @property
     @abstractmethod

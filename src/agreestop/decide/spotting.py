@@ -107,19 +107,21 @@ class Recordings:
                 f"recordings has shape {scores.shape}: give a list of arrays, one for each "
                 "recording."
             )
-        arrays = tuple(as_scores(one, f"recordings[{row}]") for row, one in enumerate(scores))
+        listed = _as_list(scores, "recordings")
+        arrays = tuple(as_scores(one, f"recordings[{row}]") for row, one in enumerate(listed))
         if not arrays:
             raise InputError("recordings is empty: give at least one recording.")
         marks = None
         if events is not None:
-            if len(events) != len(arrays):
+            marked = _as_list(events, "events")
+            if len(marked) != len(arrays):
                 raise InputError(
-                    f"events has {len(events)} entries for {len(arrays)} recordings: give a list "
+                    f"events has {len(marked)} entries for {len(arrays)} recordings: give a list "
                     "of (start, end) for each, which may be empty."
                 )
             marks = tuple(
                 _as_events(one, len(array), row)
-                for row, (one, array) in enumerate(zip(events, arrays, strict=True))
+                for row, (one, array) in enumerate(zip(marked, arrays, strict=True))
             )
         names = None if people is None else as_row_names(people, len(arrays), "people")
         return cls(arrays, marks, names)
@@ -170,6 +172,12 @@ class Recordings:
         for start, end in self.marked(row):
             steps[max(start - near, 0) : end + near] = False
         return steps
+
+
+def _as_list(given: Any, name: str) -> list[Any]:
+    if not np.iterable(given):
+        raise InputError(f"{name} is {quoted(given)}: give a list with one entry per recording.")
+    return list(given)
 
 
 def as_scores(scores: ArrayLike, name: str) -> Floats:
@@ -560,7 +568,8 @@ class Spotter(KeptInFiles):
             The events of each recording, in steps; `end` is the first step after it. Without them
             every alarm is false.
         near : int
-            Alarms fewer than this many steps before or after an event are not false.
+            Alarms at most this many steps before the first step of an event, or after its last
+            step, are not false.
         people : (n,), optional
             The person of each recording: the promise is then for a recording of a new person.
 
@@ -681,7 +690,8 @@ class CalibratedSpotter(KeptInFiles):
     kth_value
         The least threshold that keeps the promise, which `threshold` is no smaller than.
     near
-        Alarms fewer than this many steps before or after an event are not false.
+        Alarms at most this many steps before the first step of an event, or after its last step,
+        are not false.
     n
         The number of calibration recordings.
     ids : (n,)
@@ -771,7 +781,9 @@ class CalibratedSpotter(KeptInFiles):
         SpottingEvaluation
         """
         data = Recordings.of(recordings, events, people)
-        used = len(set(data.ids) & set(self.ids))
+        # Silent recordings of one length are the same without being used twice.
+        pairs = zip(data.ids, data.scores, strict=True)
+        used = len({name for name, one in pairs if np.ptp(one)} & set(self.ids))
         if used:
             raise InputError(
                 f"{used} of the {len(data)} recordings set the threshold: evaluate on others."

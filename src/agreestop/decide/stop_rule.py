@@ -341,7 +341,10 @@ class StopRule(WithoutClasses, KeptInFiles):
             if at_end(rows) > -np.inf:
                 continue
             whose = "" if group_names is None else f" of group {group_names[group]}"
-            if shortage(self, reduced, examples.without_evidence(rows), 1):
+            few = examples.without_evidence(rows)
+            # Nothing is asked of other groups, which have no rows here.
+            alone = replace(few.conditions, groups=None, group_names=None)
+            if shortage(self, reduced, replace(few, conditions=alone), 1):
                 needed = self.examples_needed()
                 raise InputError(
                     f"with {len(rows)} calibration examples{whose} nothing can be promised: give "
