@@ -91,7 +91,7 @@ def to_page(
     one on the same inputs. Members must be fully connected. A rule of another engine or of other
     members is refused, unless any_engine or any_members allows it.
     """
-    given = list(rules) if isinstance(rules, (list, tuple)) else [rules]
+    given: list[Any] = list(rules) if isinstance(rules, (list, tuple)) else [rules]
     others = {} if beside is None else dict(beside)
     if not 0 <= first < len(given):
         raise InputError(
