@@ -118,6 +118,17 @@ def test_members_watch_and_decide_as_in_their_own_session(parts: Any, served: Se
         client.watch()
 
 
+def test_a_rule_that_skips_steps_is_served_with_its_skip(parts: Any) -> None:  # noqa: F811
+    ensemble, watcher, rule, _, _ = parts
+    skips, options = replace(rule, heard=rule.heard.replace("skip=0", "skip=5")), {"skip": 5, **OPTIONS}
+    x = np.concatenate(recordings(np.random.default_rng(5), 3)[0])
+    own = ensemble.watch(watcher, skips, **options)
+    found = [one for frame in x if (one := own.push(frame=frame)) is not None]
+    with Server(skips, ensemble, spotter=watcher, port=0, **options).background() as url, Client(url) as client:
+        assert client.watch().push_steps(list(map(np.flatnonzero, x))) == found
+    assert any(isinstance(one, ag.Decision) for one in found)
+
+
 def test_the_state_of_a_stream_does_not_grow(spotter: Any, parts: Any) -> None:  # noqa: F811
     """Neither what a stream holds, nor the numbers of its steps."""
     import tracemalloc
@@ -219,7 +230,10 @@ def test_the_command_line_names_what_is_missing(
     assert call(monkeypatch, capsys, "serve", paths["spotter"], "--port", "0").code == 0
     watching = ["serve", paths["rule"], "--members", paths["members"], "--spotter", paths["spotter"], "--port", "0"]
     assert call(monkeypatch, capsys, *watching, "--window", str(WINDOW), "--event", "0").code == 0
-    assert served == ["scores", "events"]
+    replace(rule, heard=rule.heard.replace("skip=0", "skip=2")).save(tmp_path / "skips")
+    skips = ["serve", str(tmp_path / "skips"), *watching[2:], "--window", str(WINDOW), "--event", "0", "--skip", "2"]
+    assert call(monkeypatch, capsys, *skips).code == 0
+    assert served == ["scores", "events", "events"]
     replace(watcher, heard="").save(tmp_path / "unknown")
     unknown = [*watching[:5], str(tmp_path / "unknown"), *watching[6:]]
     shown = call(monkeypatch, capsys, *unknown, "--window", str(WINDOW), "--event", "0").out
