@@ -323,16 +323,26 @@ def test_members_that_change_after_calibration_are_refused() -> None:
 
 
 @pytest.mark.parametrize("engine", ["dense", "event-driven"])
-def test_the_digest_is_that_of_the_weights_that_run(engine: str) -> None:
+def test_the_digest_is_that_of_the_weights_that_run(engine: str, tmp_path: Path) -> None:
     if engine != "dense":
         pytest.importorskip("numba", reason="the event-driven engine needs numba")
     ensemble, inputs = make("deep", engine=engine).fit(*toy(), epochs=1, progress=False), toy(5, seed=3)[0]
-    weights, trained = next(cast(Any, ensemble.network).parameters()), ensemble.digest
-    weights.data.mul_(2)
+    rule, before = rule_for(ensemble), ensemble.score(inputs)
+    first, kept = ensemble.decide(rule, inputs[:1]).decisions, ensemble.live(rule)
+    next(cast(Any, ensemble.network).parameters()).data.mul_(-1)
+    after = ensemble.score(inputs)
     assert ensemble.engine.copies_weights == (engine != "dense")
-    running = ensemble.digest
-    weights.data.mul_(2)
-    assert trained != running and (ensemble.score(inputs).ensemble_digest == running) == ensemble.engine.copies_weights
+    assert ensemble.digest == after.ensemble_digest != before.ensemble_digest
+    ensemble.save(tmp_path / "members")
+    saved = ag.ensembles.load(tmp_path / "members", engine=engine)
+    assert saved.digest == ensemble.digest and not np.array_equal(after.log_confidence, before.log_confidence)
+    np.testing.assert_array_equal(saved.score(inputs).log_confidence, after.log_confidence)
+    for use in (lambda: ensemble.decide(rule, inputs), lambda: ensemble.live(rule)):
+        with pytest.raises(ag.InputError, match="any_members"):
+            use()
+    if engine != "dense":  # an open session keeps what it began with
+        decision = next(found for frame in inputs[0] if (found := kept.push(frame=frame)) is not None)
+        assert (decision.time, list(decision.classes)) == (first.stop_index[0] + 1, np.flatnonzero(first.sets[0]).tolist())
 
 
 def test_a_second_fit_starts_again(trained: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 `live`.
 """
 
-from typing import Any, cast, final
+from collections.abc import Callable
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,24 +28,20 @@ class AdaptedEngine(Runner):
 
     `from_module` and the other adapters make one.
 
-    engine: what runs the members, an `agreestop.engines.Engine`. modules: those members; the first
-    inputs may tell them the shape of a step.
+    make: gives what runs the members, an `agreestop.engines.Engine`. modules: those members; the
+    first inputs may tell them the shape of a step.
     """
 
-    def __init__(self, engine: Engine, modules: ModuleMembers) -> None:
+    def __init__(self, make: Callable[[], Engine], modules: ModuleMembers) -> None:
         super().__init__()
-        self._modules = modules
-        if engine.copies_weights:
-            self._digest = self.digest  # of the weights that the engine has copied
-        self._engine = engine
+        self._modules, self._make = modules, make
+        _ = self.engine  # says at once what cannot run
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._engine!r})"
 
-    @property
-    def engine(self) -> Engine:
-        """What runs the members."""
-        return cast(Engine, self._engine)
+    def _make_engine(self) -> Engine:
+        return self._make()
 
     @property
     def network(self) -> ModuleMembers:

@@ -10,6 +10,7 @@ that has stopped is dropped from the state.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, final
 
 from torch import Tensor, nn
@@ -95,7 +96,7 @@ def engine_of(
                 "device=."
             )
         device = found.pop() if found else "cpu"
-    return AdaptedEngine(Dense(members, device), members)
+    return AdaptedEngine(partial(Dense, members, device), members)
 
 
 @final

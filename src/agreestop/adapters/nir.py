@@ -3,6 +3,7 @@ run, and written.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -86,7 +87,7 @@ def from_nir(
             "change one of them."
         )
     members = ModuleMembers(networks, outputs[0], networks[0].input_shape)
-    return AdaptedEngine(_choose(networks, members, engine), members)
+    return AdaptedEngine(partial(_choose, networks, members, engine), members)
 
 
 def _choose(networks: Sequence[GraphNetwork], members: ModuleMembers, name: str) -> Engine:

@@ -44,8 +44,9 @@ class Runner(ABC):
     training_rows: TrainingRows | None = None
 
     def __init__(self) -> None:
-        self._known, self._digest = KnownDigest(), ""
+        self._known = KnownDigest()
         self._engine: Engine | None = None
+        self._ran = ""  # the digest of the weights that the engine was made with
         self._plan: LivePlan | None = None  # of the last rule that was live
 
     @property
@@ -56,9 +57,19 @@ class Runner(ABC):
         """
 
     @property
-    @abstractmethod
     def engine(self) -> Engine:
-        """The engine that runs the members."""
+        """The engine that runs the members, and its `reason` says why. One that has copied the
+        weights is made anew after they have changed; open sessions keep what they began with.
+        """
+        made = self._engine
+        if made is None or (made.copies_weights and self._ran != self.digest):
+            self._engine = made = self._make_engine()
+            self._ran = self.digest if made.copies_weights else ""
+        return made
+
+    @abstractmethod
+    def _make_engine(self) -> Engine:
+        """A new engine for the members as they are."""
 
     @abstractmethod
     def engine_for(self, inputs: Inputs, steps: int | None = None) -> Engine:
@@ -80,9 +91,7 @@ class Runner(ABC):
 
         Scores and rules carry it. It is computed anew only after the members have changed.
         """
-        if self._engine is None or not self._engine.copies_weights:
-            self._digest = self._known.of(self.network, **self._more_settings)
-        return self._digest
+        return self._known.of(self.network, **self._more_settings)
 
     @property
     def _more_settings(self) -> dict[str, Any]:

@@ -188,16 +188,10 @@ class Ensemble(Runner):
     def _more_settings(self) -> dict[str, Any]:
         return {"seed": self.seed} if self.fresh else {}
 
-    @property
-    def engine(self) -> Engine:
-        """The engine that runs the members. It is chosen once, and its `reason` says why."""
-        if self._engine is None:
-            made = choose_engine(
-                self.network, self._engine_name, self._density or 0.0, self.seed, self.device
-            )
-            # the digest of the weights that the engine may have copied
-            self._digest, self._engine = self.digest, made
-        return self._engine
+    def _make_engine(self) -> Engine:
+        return choose_engine(
+            self.network, self._engine_name, self._density or 0.0, self.seed, self.device
+        )
 
     def fit(
         self,
