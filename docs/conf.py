@@ -117,11 +117,11 @@ def _write_math(as_block: bool) -> Any:
 
 
 def _name_buttons(app: Sphinx, exception: Exception | None) -> None:
-    """Give the theme's arrows the name that screen readers say; the search button is named by its text."""
+    """Give the theme's arrows the name that screen readers say, and the search button all of its text."""
     for page in Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         named = text.replace("<summary><span", '<summary aria-label="Pages below"><span')
-        named = named.replace('aria-label="Search" data-bs-placement', "data-bs-placement")
+        named = named.replace('aria-label="Search" data-bs-placement', 'aria-label="Search Ctrl+K" data-bs-placement')
         if named != text:
             page.write_text(named, encoding="utf-8")
 
