@@ -48,7 +48,7 @@ def random_rule(kind: str, seed: int, scores: list[ag.Scores]) -> Any:
     elif kind == "tree":
         size, options["tree"] = 1, TREE
     elif kind == "schedule":
-        checkpoints = ag.Schedule([(2, 1), (2, 2), (5, 3), (9, 3), (24, 3)])
+        checkpoints = ag.Schedule([*((time, 1) for time in range(2, 20)), (20, 2), (20, 3), (24, 3)])
     elif kind == "gives up":
         options["at_end"] = "abstain"
     elif kind == "other":
