@@ -186,7 +186,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "costs of others": ({"evidence": ["18"], "cost": [1, 2]}, "cost has 2 numbers for 1"),
     "a cost of words": ({"evidence": ["18"], "cost": ["a"]}, "cost is no list of numbers"),
     "a cost below 0": ({"evidence": ["18"], "cost": [-1]}, "at least 0"),
-    "a weight without use": ({"evidence": ["18"], "weight": [0.5]}, "Beta criterion"),
+    "a weight without use": ({"evidence": ["18"], "weight": [0.5]}, "calibrated without weights"),
     "log-confidences": ({"log_confidence": [[-1.0, -1.0]]}, "push answers"),
     "events": ({"events": [1]}, "no members here"),
 }
