@@ -81,4 +81,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PACKAGES, *_ELSEWHERE, *import_module("agreestop.decide").__all__})
+    own = globals().keys() - {"TYPE_CHECKING", "import_module"}
+    return sorted({*own, *_PACKAGES, *_ELSEWHERE, *import_module("agreestop.decide").__all__})

@@ -38,7 +38,7 @@ def test_numbers_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.Mon
     for wrong, match in (
         (("calibrate", tmp_path / "unknown.npz", *words), "no labels"),
         (("calibrate", tmp_path / "calibration.npz", "--target", "0.8", "-o", rule), "--rule interval"),
-        (("calibrate", tmp_path / "calibration.npz", "--rule", "interval", "-o", rule), "--max-width is None"),
+        (("calibrate", tmp_path / "calibration.npz", "--rule", "interval", "-o", rule), "such as --max-width 2"),
     ):
         refused = call(monkeypatch, capsys, *wrong)
         assert refused.code == 2 and match in " ".join(refused.err.split())

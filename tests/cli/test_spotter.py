@@ -29,7 +29,7 @@ def test_recordings_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.
     save_recordings(new, recordings(20, 1))
     options = ("--rule", "spotter", "--false-alarms", "0.1", "--rest", "20", "--near", "5", "-o", rule)
     made = call(monkeypatch, capsys, "calibrate", old, *options)
-    assert made.code == 0 and "any false alarm with probability at most 0.1" in " ".join(made.out.split())
+    assert made.code == 0 and "Guarantee: a recording has any false alarm with probability at most 0.1" in " ".join(made.out.split())
     spotter = ag.Spotter.load(rule)
     lines = call(monkeypatch, capsys, "decide", rule, new).out.splitlines()
     assert lines[0] == "recording,step,score"

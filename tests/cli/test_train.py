@@ -217,6 +217,7 @@ def test_files_of_the_wrong_kind_are_told_apart(
         (("run", "."), "is a folder, a pipe or a device: give a file"),
         (("train", "inputs.npz"), "holds inputs: give a configuration (.toml)"),
         (("score", "inputs.npz"), "holds inputs: give the members that score them (--members)"),
+        (("score", "scores.npz"), "holds scores already"),
         (("score", ".", "--ray", "local"), "holds inputs: give the members that score them (--members)"),
         (("score", "inputs.npz", "--members", "m", "-o", "inputs.npz"), "is read and would be replaced"),
     ):

@@ -195,6 +195,12 @@ def test_a_foreign_file_is_refused_in_one_sentence(path: Path) -> None:
     assert_one_sentence(refusal(path).replace(str(path), "FILE"))
 
 
+@pytest.mark.parametrize("name", ["scores.npy", "scores.csv"])
+def test_a_file_of_another_format_is_told_apart(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"0.1,0.9")
+    assert "is no .npz file" in refusal(tmp_path / name)
+
+
 def test_a_zip_of_other_things_is_refused(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "hello")

@@ -312,7 +312,7 @@ def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool)
         (lambda: ag.StopRule(1.5), "target is 1.5"),
         (lambda: ag.StopRule(0.9, at_end="stop"), "at_end is 'stop'"),
         (lambda: ag.StopRule(0.9, largest_loss=2.0), "leave out largest_loss"),
-        (lambda: ag.StopRule(max_loss=2.0), "max_loss over largest_loss"),
+        (lambda: ag.StopRule(max_loss=2.0), "max_loss is 2"),
         (lambda: ag.StopRule(max_loss="x"), "max_loss is 'x'"),
         (lambda: ag.StopRule(max_loss=0.1, largest_loss=-1.0), "largest_loss is -1.0"),
         (lambda: ag.StopRule(max_loss=0.1, delta=0.1), "leave out delta"),
@@ -342,7 +342,7 @@ def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool)
         (lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, people=np.arange(60) % 20), "no promise with people"),
         (lambda: ag.StopRule(0.9).calibrate(ag.simulate_scores(20)), "these are Scores"),  # type: ignore[arg-type]
         (lambda: ag.StopRule(0.9).calibrate(GOOD[0], labels=GOOD[1]), "labels"),
-        (lambda: ag.StopRule(max_loss=5, largest_loss=1.0), "max_loss over largest_loss is 5"),
+        (lambda: ag.StopRule(max_loss=5, largest_loss=1.0), "max_loss is 5"),
         (lambda: ag.StopRule(0.8).calibrate(*GOOD).decide(*make(9, seed=4)), "checkpoints holds"),  # type: ignore[arg-type]
         (lambda: ag.StopRule(0.9).decide(GOOD[0]), "not calibrated yet"),
         (lambda: ag.tune(ag.StopRule(0.9), *GOOD), "nothing to tune"),

@@ -329,6 +329,8 @@ def test_what_push_returns(members: Path, tmp_path: Path) -> None:
 
 
 OLD_LOOP = """
+    uint16_t events[2];
+    size_t count = 0;
     ag_init();
     while (!ag_push(events, count)) {
         count = wait_for_the_next_step(events);
@@ -339,8 +341,6 @@ OLD_LOOP = """
 DEVICE = """
 #include <stdio.h>
 #include "agreestop.h"
-static uint16_t events[2];
-static size_t count;
 static int step;
 static size_t wait_for_the_next_step(uint16_t *to)
 {

@@ -166,7 +166,7 @@ def test_advice_follows_the_numbers(report: Report) -> None:
     ("scores", "options", "words"),
     [
         (replace(SCORES, labels=None), {}, "hold no labels"),
-        (SCORES.rows(slice(0, 30)), {}, "have 30 rows"),
+        (SCORES.rows(slice(0, 30)), {}, "30 rows are too few"),
         (SCORES.at(ag.Schedule([(0.5, 1), (2, 2)])), {}, "looks of a schedule"),
         (SCORES, {"max_set_size": 4}, "max_set_size is 4 of 4 classes"),
         (SCORES, {"n_calibration": 41}, "give at most 40"),

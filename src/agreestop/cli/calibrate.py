@@ -377,8 +377,10 @@ def calibrate(
     kind = rule or ("agreestop" if calibration is None else "spikecp")
     if kind == "stop" and labels is not None:
         raise InputError("--labels is for classes, which the rule stop has not: leave it out.")
-    with errors_name_options():
-        known = rule_class(kind)
+    if kind not in rule_kinds():
+        known_words = ", ".join((*rule_kinds(), "spotter"))
+        raise InputError(f"--rule is {kind!r}: choose one of {known_words}.")
+    known = rule_class(kind)
     data: Any = (  # scores, risks or numbers
         known.load(scores) if labels == "final" else known.load_labelled(scores, "calibration")
     )

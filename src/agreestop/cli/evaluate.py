@@ -219,7 +219,15 @@ def _verdict_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
     if least:
         over = measured < least
         if not over:
-            return f"{words} is what the calibration draw allows."
+            assert target is not None and result.draw_range is not None  # as `least` is above 0
+            low, high = result.draw_range
+            verdict = "kept" if measured >= target else "not contradicted"
+            where = "lies in" if measured <= high else "is above"
+            return (
+                f"Target {in_words(target)}: {verdict}. {name[0].upper()}{name[1:]} "
+                f"{measured:.3f} {where} the range that the choice of calibration examples "
+                f"explains, {low:.3f} to {high:.3f}."
+            )
         return f"{words} is lower than the calibration draw allows. {DOUBTS}"
     if kept:
         return f"{words} is within the promise."

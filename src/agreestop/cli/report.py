@@ -19,6 +19,8 @@ from .calibrate import labelled_scores, read_lines
 from .console import errors_name_options, progress_bar, show, show_written
 from .run import table_of_rules
 
+PAGES = (".html", ".htm")
+
 
 def report(
     scores: Annotated[
@@ -81,6 +83,8 @@ def report(
             f"{output / 'report.html'}."
         )
     check_writable(output, scores)
+    if output.suffix.lower() not in PAGES:
+        raise InputError(f"{output}: a report is HTML, so give a name that ends in .html.")
     if holds_answers(scores):
         _report_answers(scores, output, n_calibration, seed)
         return

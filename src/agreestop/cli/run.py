@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from agreestop.common import InputError, ProgressCallback, check_writable, cores
+from agreestop.common import InputError, ProgressCallback, check_writable, cores, names_in
 from agreestop.decide.scores import save_scores
 from agreestop.events.files import read_stored
 from agreestop.pipeline.config import RunConfig, load_config
@@ -165,6 +165,8 @@ def score(
             "decide.engine there."
         )
     if config is not None and (config.is_dir() or config.suffix in (".npz", ".parquet")):
+        if {"log_confidence", "spikes"} & names_in(config):
+            raise InputError(f"{config} holds scores already: calibrate or evaluate them.")
         raise InputError(
             f"{config} holds inputs: give the members that score them (--members), or a "
             "configuration (.toml)."

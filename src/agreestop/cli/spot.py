@@ -38,7 +38,7 @@ def calibrate_spotter(
     show(
         f"Wrote {output}: spotter, calibrated on {spotter.n} recordings{people}"
         f"{spotter.heard and f', {spotter.heard}'}.",
-        f"{spotter.guarantee[0].upper()}{spotter.guarantee[1:]}",
+        f"Guarantee: {spotter.guarantee}",
     )
 
 
@@ -67,7 +67,7 @@ def evaluate_spotter(
     with errors_name_options():
         result = spotter.evaluate(data, within=within, step_seconds=step_seconds)
     if not as_json:
-        show(f"{spotter.guarantee[0].upper()}{spotter.guarantee[1:]}", repr(result))
+        show(f"Guarantee: {spotter.guarantee}", repr(result))
         return
     known = {name: getattr(result, name) for name in FIGURES}
     figures = {

@@ -52,6 +52,7 @@ LONGEST_HEADER = 1000  # characters of the header of an array: it is parsed, whi
 # bytes that a compressed file may always take in memory, unless its reader says less
 UNPACKED = 2**27
 MOST_RATIO = 200
+NOT_NPZ = (".csv", ".json", ".npy", ".txt")
 SMALL = 1024  # bytes of an array that `read_shapes` reads
 
 
@@ -165,6 +166,15 @@ def read_shapes(
     return shapes, small
 
 
+def names_in(path: str | PathLike[str]) -> set[str]:
+    """The names of the arrays of an `.npz` file; none for any other file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return set()
+
+
 @contextmanager
 def _open_npz(
     path: str | PathLike[str], what: str, how: str, missing: str = "check the path"
@@ -182,7 +192,9 @@ def _open_npz(
             f"{path} does not fit into memory: close other programs, or use a larger machine."
         ) from None
     except Exception:  # zip, zlib and numpy raise errors of many types for foreign or damaged bytes
-        raise InputError(f"{path} is not a whole {what}: {how}.") from None
+        other = Path(path).suffix in NOT_NPZ
+        state = "no .npz file" if other else f"not a whole {what}"
+        raise InputError(f"{path} is {state}: {how}.") from None
 
 
 def _members(archive: zipfile.ZipFile, stream: BinaryIO) -> Members:

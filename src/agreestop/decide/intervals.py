@@ -297,6 +297,11 @@ class IntervalStop(WithoutClasses, KeptInFiles):
             raise InputError(f"side is {self.side!r:.80}: choose one of {', '.join(SIDES)}.")
         needed, other = ("max_width", "limit")[:: 1 if self.side == "both" else -1]
         value = getattr(self, needed)
+        if value is None:
+            what = "below which an interval" if needed == "max_width" else "below or above which it"
+            raise InputError(
+                f"{needed} is missing: give the number {what} may stop, such as {needed}=2."
+            )
         if getattr(self, other) is not None:
             raise InputError(f"{other} has no use for side {self.side!r}: give {needed}.")
         if not is_number(value) or abs(value) > LARGEST or (needed == "max_width" and value <= 0):

@@ -672,7 +672,10 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
 
 
 def _read(path: str | PathLike[str]) -> Arrays:
-    how = "write one with save_scores, save_spikes or numpy.savez"
+    how = (
+        "write one with save_scores, save_spikes or numpy.savez(path, log_confidence=..., "
+        "times=..., labels=...)"
+    )
     return read_npz(path, "score file", how, unpacked_limit=UNPACKED)
 
 

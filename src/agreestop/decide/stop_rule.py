@@ -197,7 +197,11 @@ class StopRule(WithoutClasses, KeptInFiles):
             if self.delta is not None:
                 raise InputError("max_loss is a mean over calibration draws: leave out delta.")
             most = as_exact(self.max_loss, "max_loss", "the mean loss to promise, for example 0.05")
-            as_target(most / Fraction(str(self.largest_loss)), "max_loss over largest_loss")
+            if not 0 < most < Fraction(str(self.largest_loss)):
+                raise InputError(
+                    f"max_loss is {in_words(most)}: it must lie strictly between 0 and "
+                    f"largest_loss, {self.largest_loss:g}, for example 0.05."
+                )
             object.__setattr__(self, "max_loss", most)
         elif self.largest_loss != 1:
             raise InputError("a target is for losses of 0 and 1: leave out largest_loss.")

@@ -6,7 +6,6 @@ calibration and test rows.
 """
 
 import warnings
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,14 @@ import numpy as np
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter
 
-from agreestop.common import CalibrationWarning, InputError, ProgressCallback, as_count, no_progress
+from agreestop.common import (
+    CalibrationWarning,
+    InputError,
+    ProgressCallback,
+    as_count,
+    names_in,
+    no_progress,
+)
 from agreestop.common.estimates import Estimate
 from agreestop.common.levels import Target, as_target
 from agreestop.decide.intervals import IntervalStop, Numbers
@@ -81,12 +87,8 @@ class NumbersReport:
 
 def holds_numbers(path: str | PathLike[str]) -> bool:
     """Whether a file is an `.npz` file of numbers."""
-    try:
-        with zipfile.ZipFile(path) as content:
-            names = set(content.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return False
-    return {"centre.npy", "scale.npy"} <= names or {"lower.npy", "upper.npy"} <= names
+    names = names_in(path)
+    return {"centre", "scale"} <= names or {"lower", "upper"} <= names
 
 
 def measure_numbers(

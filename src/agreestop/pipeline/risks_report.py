@@ -4,14 +4,13 @@ is wrong, against a fixed time.
 The rows are divided many times at random into calibration and test rows.
 """
 
-import zipfile
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from agreestop.common import InputError, ProgressCallback, as_count, no_progress
+from agreestop.common import InputError, ProgressCallback, as_count, names_in, no_progress
 from agreestop.common.estimates import Estimate
 from agreestop.decide.rule import AT_END
 from agreestop.decide.stop_rule import Risks, StopRule
@@ -27,11 +26,7 @@ Rows = list[tuple[str, ...]]
 
 def holds_risks(path: str | PathLike[str]) -> bool:
     """Whether a file is an `.npz` file of risks."""
-    try:
-        with zipfile.ZipFile(path) as content:
-            return "risk.npy" in content.namelist()
-    except (OSError, zipfile.BadZipFile):
-        return False
+    return "risk" in names_in(path)
 
 
 def measure_risks(

@@ -139,8 +139,8 @@ def report_scores(
         )
     if len(data) < LEAST_ROWS:
         raise InputError(
-            f"{name} have {len(data)} rows: a report divides them into tuning, calibration and "
-            f"test, and needs {LEAST_ROWS}."
+            f"{name}: {len(data)} rows are too few, because a report divides them into tuning, "
+            f"calibration and test: give {LEAST_ROWS} or more."
         )
     named = None if groups is None else _names(groups, len(data), "group")
     persons = None if people is None else _names(people, len(data), "person")

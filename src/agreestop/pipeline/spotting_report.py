@@ -5,13 +5,12 @@ The recordings, or the people if they are given, are divided many times at rando
 sets the threshold, the other is new.
 """
 
-import zipfile
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
-from agreestop.common import InputError, ProgressCallback, no_progress
+from agreestop.common import InputError, ProgressCallback, names_in, no_progress
 from agreestop.decide.spotting import Recordings, Spotter
 from agreestop.report.page import write_small_page
 
@@ -24,11 +23,7 @@ Rows = list[tuple[str, ...]]
 
 def holds_recordings(path: str | PathLike[str]) -> bool:
     """Whether a file is an `.npz` file of recordings."""
-    try:
-        with zipfile.ZipFile(path) as content:
-            return {"scores.npy", "offsets.npy"} <= set(content.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return False
+    return {"scores", "offsets"} <= names_in(path)
 
 
 def measure_recordings(
