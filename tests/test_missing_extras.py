@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -136,6 +137,8 @@ def test_packages_that_are_imported_late(package: str, extra: str, call: Any, tm
 def test_the_event_driven_engine_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="engines need PyTorch")
     network = ag.networks.SpikingNetwork(ag.networks.FullyConnected((4,), 2, 1, (3,)), torch.Generator().manual_seed(0))
+    layout = importlib.import_module("agreestop.engines.event_driven.layout")
+    layout.load_kernels.cache_clear()  # an earlier test may have loaded them
     prefix = "agreestop.kernels.cpu."
     hide(monkeypatch, "numba", f"{prefix}event_kernels", *(name for name in sys.modules if name.startswith(f"{prefix}event_")))
     with pytest.raises(ag.InputError, match="engine needs numba"):

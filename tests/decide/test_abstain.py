@@ -193,7 +193,7 @@ def noise(n: int, checkpoints: int, seed: int) -> tuple[ag.Scores, Floats]:
     """Scores that say nothing about the label, and their log-risk (n, checkpoints)."""
     rng = np.random.default_rng(seed)
     values = ag.log_confidence(rng.normal(size=(n, checkpoints, 1, 2)))
-    return ag.Scores(values, rng.integers(2, size=n), range(1, checkpoints + 1)), values[:, :, 0].min(axis=-1)
+    return ag.Scores(values, rng.integers(2, size=n), tuple(range(1, checkpoints + 1))), values[:, :, 0].min(axis=-1)
 
 
 def test_rows_that_fit_hope_have_no_part_in_the_promise_about_giving_up() -> None:

@@ -286,7 +286,7 @@ def test_silent_recordings_are_not_taken_for_the_same_and_near_counts_from_the_f
     silent = np.zeros(40)
     spotter = ag.Spotter(0.1).calibrate([*example(), silent], [[]] * 21, near=2)
     found = spotter.evaluate([silent + 0.0, *np.eye(40)[5:12] * 99], [[]] + [[(7, 10)]] * 7)
-    assert found.false_alarms == 0  # steps 5 to 11, for an event of steps 7 to 9
+    assert float(found.false_alarms) == 0  # steps 5 to 11, for an event of steps 7 to 9
 
 
 def test_a_stream_without_an_end_does_not_suit_a_rule_for_finite_inputs() -> None:

@@ -76,7 +76,7 @@ def test_a_killed_run_continues_to_the_same_numbers(tmp_path: Path) -> None:
 def test_a_posterior_learns_too() -> None:
     images, labels = pictures(48)
     posterior = Posterior(CONFIG, torch.Generator().manual_seed(0), initial_deviation=0.1)
-    history = train(posterior, images, labels, replace(SETTINGS, kl_weight=1e-4))
+    history = train(posterior, images, labels, replace(SETTINGS, kl_weight=1e-4, learning_rate=1e-3))
     assert history[-1].divergence > 0 and np.isfinite(history[-1].loss)
     reestimate_batchnorm(posterior, images, 4, batches=2, batch_size=24)
     drawn = posterior.eval().with_members(3).members(torch.Generator().manual_seed(1))

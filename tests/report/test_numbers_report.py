@@ -72,8 +72,8 @@ def test_numbers_that_cannot_be_reported_are_refused_in_a_sentence() -> None:
     numbers = some_numbers()
     with pytest.raises(ag.InputError, match="have no labels"):
         numbers_report.measure_numbers(ag.Numbers(numbers.centre, numbers.scale))
-    for given, words in (({"n_calibration": 160}, "leave some to test"), ({"n_calibration": 3}, "needs 9")):
+    for n_calibration, words in ((160, "leave some to test"), (3, "needs 9")):
         with pytest.raises(ag.InputError, match=words):
-            numbers_report.measure_numbers(numbers, 0.9, **given)
+            numbers_report.measure_numbers(numbers, 0.9, n_calibration=n_calibration)
     with pytest.raises(ag.InputError, match="a report needs 60"):
-        numbers_report.measure_numbers(numbers.rows(range(50)))
+        numbers_report.measure_numbers(numbers.rows(slice(50)))

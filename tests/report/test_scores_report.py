@@ -81,7 +81,8 @@ def test_new_people_and_depths_are_measured_on_rows_that_took_no_part(report: Re
     scores = ag.simulate_scores(480, steps=8, K=2, C=4, signal=5.0, pace=2.0)
     people = np.array([f"p{row % 24}" for row in range(480)])
     hard = np.isin(people, ["p1", "p2", "p3"])  # people for whom the model is wrong
-    labels = np.where(hard, (scores.labels + 1) % 4, scores.labels)
+    right = np.asarray(scores.labels)
+    labels = np.where(hard, (right + 1) % 4, right)
     scores, measured = replace(scores, labels=labels), replace(report.measured, n_calibration=60)
     rule = ag.AgreeStop(0.8, scores.times, 1)
     rows, new, nine = measure_people(rule, scores, people.tolist(), measured)
@@ -219,7 +220,8 @@ def test_figures_draw_on_the_axes_that_they_are_given() -> None:
     axes = ag.plot.compare({"AgreeStop": result, "fixed time": result}, Figure().subplots(), target=0.8)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["AgreeStop", "fixed time"]
     names = ("AgreeStop", "mine", "theirs", "yours, every step")
-    drawn = [container.lines[0] for container in ag.plot.compare(dict.fromkeys(names, result), Figure().subplots()).containers]
+    compared: Any = ag.plot.compare(dict.fromkeys(names, result), Figure().subplots())
+    drawn = [container.lines[0] for container in compared.containers]
     assert len({line.get_color() for line in drawn}) == len({line.get_marker() for line in drawn}) == len(names)
     assert drawn[0].get_color() == axes.containers[0].lines[0].get_color()  # a known rule keeps its own
     plain = ag.AgreeStop(0.8, SCORES.times, 1).calibrate(SCORES.rows(slice(0, 100)))

@@ -98,9 +98,9 @@ class Runner(ABC):
         """What the digest covers beside the network."""
         return {}
 
-    def options(self, **given: Any) -> RunOptions:
+    def options(self, digest: str = "", **given: Any) -> RunOptions:
         """Options with what is known of these members."""
-        return RunOptions(digest=self.digest, training=self.training_rows, **given)
+        return RunOptions(digest=digest or self.digest, training=self.training_rows, **given)
 
     def score(
         self,
@@ -228,10 +228,13 @@ class Runner(ABC):
         rules with randomised merging and for members that are drawn for every input. By default it
         counts up, and the random numbers of merging are fresh. group: the input's group, for a rule
         with groups.
+
+        Opening does not compare all weights, so an engine that has copied them runs its copy until
+        `score` or `decide` finds that the members have changed.
         """
         check_calibrated(rule)
-        engine = self.engine
-        options = self.options(any_engine=any_engine, any_members=any_members)
+        engine = self._engine if self._engine and self._ran else self.engine
+        options = self.options(self._ran, any_engine=any_engine, any_members=any_members)
         plan = self._plan
         if plan is None or plan.engine is not engine or plan.calibrated is not rule:
             check_rule(rule, engine, options)

@@ -478,6 +478,8 @@ def as_classes(terms: Terms, classes: int, decision: Given, label: Any) -> Any:
     intervals 0 where they hold the number and 1 where they do not.
     """
     is_text = terms.open_answers and np.asarray(label).dtype.kind == "U"
+    if terms.open_answers and isinstance(decision, Decision) and is_number(label):
+        raise InputError(f"label is {label!r:.80}: give the right answer as text.")
     if label is None or not (is_text or terms.numbers):
         return label
     if not isinstance(decision, (Decision, Decisions)):
