@@ -98,7 +98,7 @@ class Runner(ABC):
         """What the digest covers beside the network."""
         return {}
 
-    def options(self, digest: str = "", **given: Any) -> RunOptions:
+    def options(self, digest: str = "", /, **given: Any) -> RunOptions:
         """Options with what is known of these members."""
         return RunOptions(digest=digest or self.digest, training=self.training_rows, **given)
 
