@@ -277,8 +277,8 @@ class Overlap:
             )
         return (
             f"Rows were compared with those used for {self.use} by their scores, which repeat by "
-            f"chance: up to {math.floor(self.by_chance)} reused rows would not be noticed; ids would "
-            "show them."
+            f"chance: up to {math.floor(self.by_chance)} reused rows would not be noticed; "
+            "ids would show them."
         )
 
 
