@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -445,6 +446,7 @@ def test_a_bad_step_of_a_stream_is_refused_and_changes_nothing() -> None:
 
 
 def test_numba_is_needed_only_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    importlib.import_module("agreestop.engines.event_driven.layout").load_kernels.cache_clear()  # an earlier test may have loaded them
     monkeypatch.setitem(sys.modules, "numba", None)
     for name in [name for name in sys.modules if name.startswith("agreestop.kernels.cpu.event_")]:
         monkeypatch.delitem(sys.modules, name)
