@@ -46,8 +46,8 @@ def test_risks_from_file_to_evaluation(folder: Path, monkeypatch: pytest.MonkeyP
     shown = call(monkeypatch, capsys, "evaluate", rule, folder / "test.npz", "--people", folder / "people.txt")
     assert shown.code == 0 and "wrong" in shown.out and "set size" not in shown.out and "of the 20 people" in shown.out
     figures = json.loads(call(monkeypatch, capsys, "evaluate", rule, folder / "test.npz", "--json").out)
-    data = np.load(folder / "test.npz")
-    result = ag.evaluate(ag.load_rule(rule).decide(data["risk"]), data["loss"])
+    with np.load(folder / "test.npz") as data:
+        result = ag.evaluate(ag.load_rule(rule).decide(data["risk"]), data["loss"])
     assert figures["wrong"] == result.wrong and figures["answered"] == result.answered and figures["by_class"] == []
 
 
