@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from agreestop.common import (
     Booleans,
@@ -233,6 +233,18 @@ def read_series(estimator: Any, *given: Any, **options: Any) -> Any:
                     "length, cut or padded with their last value."
                 ) from None
         raise
+
+
+def read_new_series(estimator: Any, X: ArrayLike) -> Floats:
+    """Checked series for a fitted estimator, at least as long as its last checkpoint."""
+    check_is_fitted(estimator)
+    series = read_series(estimator, X, reset=False)
+    last = estimator.checkpoints_[-1]
+    if series.shape[-1] < last:
+        raise InputError(
+            f"X has {series.shape[-1]} times, but the last checkpoint is {last}: give whole series."
+        )
+    return cast(Floats, series)
 
 
 def too_many_times(checkpoints: Any, times: tuple[int, ...]) -> tuple[str, ...]:

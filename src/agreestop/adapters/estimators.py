@@ -42,7 +42,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import KFold
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
 
 from agreestop.common import (
     Booleans,
@@ -67,6 +66,7 @@ from agreestop.events.container import input_ids
 from .division import (
     Division,
     prefix,
+    read_new_series,
     read_series,
     series_times,
     too_many_times,
@@ -239,7 +239,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Only series that have not stopped are shown to a model.
         """
-        series, rule = self._series(X), self.rule_
+        series, rule = read_new_series(self, X), self.rule_
         stops = run_checkpoints(
             self._judge(series), rule.start(len(series)), len(self.checkpoints_), len(self.classes_)
         )
@@ -256,7 +256,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The confidences of the models at every checkpoint, with labels where y is given: for
         `ag.write_report` or another rule.
         """
-        series, codes = self._series(X), None
+        series, codes = read_new_series(self, X), None
         if y is not None:
             labels = np.asarray(y)
             if not np.isin(labels, self.classes_).all():
@@ -267,17 +267,6 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             codes = np.searchsorted(self.classes_, labels)
         scores, rows = self._scores(self.models_, series, codes), self.training_rows_
         return replace(scores, trained=rows.find(cast(Any, scores.ids)), trained_chance=rows.chance)
-
-    def _series(self, X: ArrayLike) -> Floats:
-        """Checked series of the length that was fitted."""
-        check_is_fitted(self)
-        series = read_series(self, X, reset=False)
-        if series.shape[-1] < self.checkpoints_[-1]:
-            raise InputError(
-                f"X has {series.shape[-1]} times, but the last checkpoint is "
-                f"{self.checkpoints_[-1]}: give whole series."
-            )
-        return cast(Floats, series)
 
     def _check_abstain_label(self, rule: Rule) -> None:
         label, classes = np.asarray(self.abstain_label), self.classes_

@@ -21,13 +21,12 @@ What an estimator gives decides what the rule reads (see `IntervalStop`):
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.model_selection import GroupKFold, cross_val_predict
-from sklearn.utils.validation import check_is_fitted
 
 from agreestop.common import Floats, InputError, Integers, check_series, is_integer
 from agreestop.common.levels import Target
@@ -39,13 +38,14 @@ from agreestop.events.container import input_ids
 from .division import (
     Division,
     prefix,
+    read_new_series,
     read_series,
     series_times,
     too_many_times,
     trained_overlap,
 )
 
-LEAST_SHARE = 0.05  # of the mean error: a scale is never smaller
+LEAST_SHARE = 0.05  # a scale is at least this share of the mean error
 
 
 class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -140,20 +140,20 @@ class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: ArrayLike) -> Floats:
         """What the model expects of each series at its stop, (n,); with ends, their middle."""
-        return self._watch(self._series(X))[0]
+        return self._watch(read_new_series(self, X))[0]
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Where each series stops and the interval it answers with, in `lower` and `upper`.
 
         Only series that have not stopped are shown to a model.
         """
-        return self._watch(self._series(X))[1]
+        return self._watch(read_new_series(self, X))[1]
 
     def numbers(self, X: ArrayLike, y: ArrayLike | None = None) -> Numbers:
         """What the models give at every checkpoint, with true numbers where y is given: for
         another rule, or for a report.
         """
-        return self._numbers(self._series(X), y)
+        return self._numbers(read_new_series(self, X), y)
 
     def _check_estimators(self) -> None:
         for one in self._estimators:
@@ -241,17 +241,6 @@ class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         names = ("lower", "upper") if self._has_ends else ("centre", "scale")
         known: dict[str, Any] = dict(zip(names, np.moveaxis(pairs, 2, 0), strict=True))
         return Numbers(**known, labels=truth, times=self.checkpoints_, ids=input_ids(series))
-
-    def _series(self, X: ArrayLike) -> Floats:
-        """Checked series of the length that was fitted."""
-        check_is_fitted(self)
-        series = read_series(self, X, reset=False)
-        if series.shape[-1] < self.checkpoints_[-1]:
-            raise InputError(
-                f"X has {series.shape[-1]} times, but the last checkpoint is "
-                f"{self.checkpoints_[-1]}: give whole series."
-            )
-        return cast(Floats, series)
 
 
 def _columns(*values: NDArray[Any]) -> Floats:

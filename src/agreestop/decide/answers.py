@@ -51,7 +51,7 @@ FORMS = ("beta", "share")
 EXACT = 1e-9  # more than the rounding of logarithms of whole numbers
 RIDGE, NEWTON_STEPS, LEAST_ROWS = 1.0, 50, 20
 EARLY = 5  # checkpoints from which a risk is learned: later votes are rarely split, or for long
-LEAST_SLOPE = 0.1  # of the logit of the Beta criterion, so that noise is never taken for a slope
+LEAST_SLOPE = 0.1  # the fitted slope of the Beta logit is raised to this, since it divides
 Normalise = Callable[[str], str]
 
 
