@@ -396,6 +396,49 @@ def test_it_is_written_on_the_command_line(
     assert names == ["70 %, SpikeCP", "90 %, AgreeStop"]
 
 
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_small_weights_give_the_spikes_of_python(weights: str, browser: Any, ensemble: Any, test_inputs: Any, tmp_path: Path) -> None:
+    ensemble.save(tmp_path / "members")
+    small, path = ag.ensembles.load(tmp_path / "members", engine=f"event-driven-{weights}"), tmp_path / "demo.html"
+    rule = RULES["every step"].calibrate(small.score(*some_inputs(60, 2)))
+    to_page([rule], small, path, test_inputs.rows(slice(0, 20)))
+    found = open_page(browser, path, reduced_motion="reduce")
+    test_read_out_spikes_are_those_of_python(found, small, test_inputs)
+    check_decisions(found, 0, rule, small, test_inputs, 20)
+    close_page(found, path)
+
+
+def test_a_page_of_the_command_line_has_at_most_3_mb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    network = FullyConnected(SHAPE, CLASSES, 3, (450,), Neuron(threshold=0.3))
+    save_members("members", SpikingNetwork(network, torch.Generator().manual_seed(0)).eval())
+    x, y = some_inputs(90, 3)
+    rule = ag.AgreeStop(0.8, EVERY, 1).calibrate(ag.ensembles.load("members", engine="event-driven").score(*some_inputs(60, 2)))
+    rule.save("a.rule")
+    ag.events.Events.from_dense(x, y).save("inputs.npz")
+    ag.events.Events.from_dense(x[:9], y[:9]).save("few.npz")
+    ag.events.Events.from_dense(x).save("unlabelled.npz")
+    words = ("export", "a.rule", "--members", "members", "--to", "page", "-o", "demo.html", "--inputs")
+
+    def printed(*more: str) -> str:
+        done = call(monkeypatch, capsys, *words, *more)
+        assert done.code == 0, done.err
+        return " ".join(done.out.split())
+
+    said = printed("inputs.npz")
+    assert "60 of 90 inputs" in said and "30 other inputs calibrated the rule anew" in said and "--engine event-driven keeps" in said
+    assert Path("demo.html").stat().st_size < 3_000_000 and '"type":"int8"' in Path("demo.html").read_text()
+    for more, stable in (
+        (("inputs.npz", "--engine", "event-driven"), "leave out --engine"),
+        (("few.npz",), "give more inputs"),
+        (("unlabelled.npz",), "with labels"),
+    ):
+        assert stable in printed(*more)
+        assert Path("demo.html").stat().st_size > 3_000_000 and '"type":"int8"' not in Path("demo.html").read_text()
+
+
 def test_what_a_page_cannot_run_is_refused(ensemble: Any, rules: list[ag.CalibratedRule], tmp_path: Path) -> None:
     x, y = some_inputs(60, 2)
     path = tmp_path / "demo.html"

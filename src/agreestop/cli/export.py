@@ -21,6 +21,8 @@ LARGE_PAGE = 3_000_000  # bytes
 
 if TYPE_CHECKING:
     from agreestop.ensembles.ensemble import Ensemble
+    from agreestop.events.container import Events
+    from agreestop.export.page import PageExport
 
 
 def export(
@@ -92,8 +94,10 @@ def export(
 
     The weights are those of the engine that the rule was calibrated with: event-driven,
     event-driven-bfloat16 or event-driven-int8. With --inputs, `make check` in the folder compares
-    the decisions on them. A page takes several rules, one for each target. With --spotter, --window
-    and --event the C code watches a stream without an end, and inputs are streams.
+    the decisions on them. A page takes several rules, one for each target. If it would be larger
+    than 3 MB, its weights become int8, and some of the labelled inputs calibrate the rules anew on
+    them; give --engine to keep weights and rules. With --spotter, --window and --event the C code
+    watches a stream without an end, and inputs are streams.
     """
     if to not in ("c", "page"):
         raise InputError(f"--to is {to!r}: choose c, page.")
@@ -121,7 +125,8 @@ def export(
         say_unchecked(rule, wanted, ensemble.digest)
     allowed = _Allowed(any_engine=any_engine, any_members=any_members)
     if to == "page":
-        _to_page(loaded, ensemble, inputs, calibration, output, allowed)
+        smaller = members if engine == "auto" else None
+        _to_page(loaded, ensemble, inputs, calibration, output, allowed, smaller)
     else:
         if calibration is not None:
             raise InputError("--calibration is for --to page: leave it out.")
@@ -230,7 +235,9 @@ def _to_page(
     calibration: Path | None,
     path: Path,
     allowed: _Allowed,
+    smaller: Path | None,
 ) -> None:
+    """Write the page; smaller: the members to take with int8 weights if it is too large."""
     from agreestop.decide.scores import load_scores
     from agreestop.events.files import load as load_inputs
     from agreestop.export import to_page
@@ -242,23 +249,52 @@ def _to_page(
         )
     data = load_inputs(inputs)
     scores = None if calibration is None else load_scores(calibration)
+    note = ""
     with errors_name_options():
         made = to_page(rules, ensemble, path, data, calibration=scores, **allowed)
+        if made.size > LARGE_PAGE and not ensemble.engine.name.endswith("-int8"):
+            note = "Most of it are weights; with those of int8 it would be a quarter: "
+            if smaller is None:
+                note += "leave out --engine."
+            elif data.labels is None:
+                note += "give inputs with labels, which calibrate the rules on them."
+            else:
+                made, note = _with_int8(rules, smaller, data, path, ensemble.engine.name) or (
+                    made,
+                    f"{note}give more inputs, of which a third calibrate the rules on them.",
+                )
     replayed = (
         f"{made.inputs} inputs"
         if made.inputs == len(data)
-        else f"the first {made.inputs} of {len(data)} inputs"
+        else f"{made.inputs} of {len(data)} inputs"
     )
     show(
         f"Wrote {path}: {made.size / 1e6:.1f} MB, with {replayed} to replay. Open it in a browser; "
         "it loads nothing else."
     )
+    if note:
+        show(note)
     show(f"{_nearest(made.nearest, made.ties, made.rounded, 'the page')}.")
-    if made.size > LARGE_PAGE and not ensemble.engine.name.endswith("-int8"):
-        show(
-            "Most of it are weights. Rules that were calibrated on scores of --engine "
-            "event-driven-int8 make them a quarter."
-        )
+
+
+def _with_int8(
+    rules: Sequence[CalibratedRule], members: Path, data: "Events", path: Path, engine: str
+) -> "tuple[PageExport, str] | None":
+    """The page with int8 weights, and what was done; None if the inputs are too few."""
+    from agreestop.export import to_page
+    from agreestop.export.small_page import calibrate_again, int8_page
+
+    small = int8_page(members, data)
+    found = calibrate_again(rules, small.calibration)
+    if found is None:
+        return None
+    made = to_page(found, small.ensemble, path, small.inputs, calibration=small.calibration)
+    n = len(small.calibration)
+    return made, (
+        f"To keep it small, the weights are int8, and {n} other inputs calibrated "
+        f"{'the rule' if len(found) == 1 else 'the rules'} anew on them; --engine {engine} keeps "
+        "weights and rules as they are."
+    )
 
 
 def _nearest(distance: float, ties: int, rounded: int, where: str) -> str:

@@ -41,7 +41,7 @@ from .members import ExportedLayer, check_exportable, exported_members
 from .rules import ExportedRule, exported_rule
 
 SCRIPTS = ("engine.js", "rule.js", "drift.js", "camera.js", "view.js", "draw.js", "app.js")
-MOST_INPUTS = 1000
+MOST_INPUTS = 300
 DELTA, RATE = 0.05, 0.2  # of the drift monitor and of the adaptive rule
 IMAGES = {tuple(DIGITS.size): (DIGITS, 8, 1.0), tuple(MNIST.size): (MNIST, 28, 20 / 28)}
 """By the size of the sensor: the scene, the points of an image along each axis, and the share of
@@ -190,6 +190,11 @@ def _target_of(rule: CalibratedRule) -> float:
     return -1.0 if target is None else float(target)
 
 
+def _weights(values: NDArray[Any]) -> dict[str, str]:
+    """Weights as they are stored; 16 bits are bfloat16."""
+    return _array(values) | ({"type": "bfloat16"} if values.dtype == np.uint16 else {})
+
+
 def _array(values: NDArray[Any]) -> dict[str, str]:
     """A base64 text, and the type of its numbers."""
     little = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"))
@@ -197,11 +202,8 @@ def _array(values: NDArray[Any]) -> dict[str, str]:
 
 
 def _layer(layer: ExportedLayer) -> dict[str, Any]:
-    weights = layer.weights
-    if weights.dtype == np.uint16:  # bfloat16: the upper half of a float32
-        weights = (weights.astype(np.uint32) << 16).view(np.float32)
     return {
-        "weights": _array(weights),
+        "weights": _weights(layer.weights),
         "scale": _array(layer.scale),
         "bias": _array(layer.bias),
         "constants": layer.constants.tolist(),

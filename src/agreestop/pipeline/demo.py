@@ -8,13 +8,12 @@ from pathlib import Path
 
 from agreestop.decide import AgreeStop, FixedTime, MergeConfidence, Scores, SpikeCP
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.ensembles import load
 from agreestop.events.files import load as load_inputs
 from agreestop.export import to_page
+from agreestop.export.small_page import int8_page
 
 from .config import RunConfig
 
-MOST_SHOWN, MOST_CALIBRATION = 300, 148
 TARGETS = tuple(f"0.{percent}" for percent in sorted({*range(70, 99, 2), 95, 99}))
 SIZES = (1, 2, 3)
 LOOKS = 16
@@ -31,9 +30,7 @@ def write_demo(config: RunConfig, folder: Path, members: Path) -> Path | None:
     inputs = load_inputs(folder / "test-inputs.npz")
     if inputs.values is not None or inputs.labels is None:
         return None
-    ensemble = load(members, engine="event-driven-int8")
-    n = min(MOST_CALIBRATION, len(inputs) // 3)
-    scores = ensemble.score(inputs.rows(slice(0, n)))
+    ensemble, scores, shown = int8_page(members, inputs)
     times = [time for time in scores.times if LOOKS * time >= scores.times[-1]]
     classes = len(inputs.classes or ())
     wanted = [
@@ -41,12 +38,11 @@ def write_demo(config: RunConfig, folder: Path, members: Path) -> Path | None:
         for size in SIZES[: max(classes - 1, 1)]
         for target in TARGETS
     ]
-    rules = [rule.calibrate(scores) for rule in wanted if rule.examples_needed() <= n]
+    rules = [rule.calibrate(scores) for rule in wanted if rule.examples_needed() <= len(scores)]
     if not rules:
         return None
     target = config.decide.target
     first = min(range(len(rules)), key=lambda at: _distance(rules[at], target))
-    shown = inputs.rows(slice(n, n + MOST_SHOWN))
     beside = _peers(target, times, scores)
     path = folder / "demo.html"
     to_page(rules, ensemble, path, shown, first=first, calibration=scores, beside=beside)

@@ -9,7 +9,9 @@ const BROKEN = 70; // the strength of the drift that the button gives
 /* A base64 text as a typed array. */
 function decode({ type, data }) {
   const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-  return new ARRAYS[type](bytes.buffer);
+  if (type !== "bfloat16") return new ARRAYS[type](bytes.buffer);
+  const upper = new Uint16Array(bytes.buffer); // bfloat16 is the upper half of a float32
+  return new Float32Array(Uint32Array.from(upper, (half) => half << 16).buffer);
 }
 
 /* The networks. Their weights are read on first use, after the first input was painted. */
