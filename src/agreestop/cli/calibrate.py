@@ -19,6 +19,7 @@ from agreestop.decide.risks import Gate, TopMass
 from agreestop.decide.rule import Rule, build_rule, rule_class, rule_kinds
 from agreestop.decide.scores import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS
+from agreestop.decide.spotting import load_recordings
 from agreestop.decide.tuning.give_up import GiveUp
 from agreestop.decide.tuning.tune import EXPONENTS, tune
 
@@ -28,11 +29,12 @@ from .console import (
     name_options,
     printed_warnings,
     progress_bar,
+    refuse_options,
     say,
     say_warning,
     show,
 )
-from .spot import calibrate_spotter
+from .spot import NOT_FOR_A_SPOTTER, OPTIONS, calibrate_spotter, takes_no
 
 LARGEST_TEXT = 2**28  # bytes
 # the groups of options in the help
@@ -42,6 +44,7 @@ TREES, INTERVALS, SPOTTER = "Trees of classes", "Numbers: --rule interval", "Ala
 
 
 def calibrate(
+    context: typer.Context,
     scores: Annotated[
         Path,
         typer.Argument(
@@ -322,14 +325,28 @@ def calibrate(
     false_alarms: Annotated[
         str | None,
         typer.Option(
-            help="spotter: false alarms a recording, on average, at most --cap counted.",
+            help="spotter: false alarms on average, a recording or an hour (--per).",
             rich_help_panel=SPOTTER,
         ),
     ] = None,
     cap: Annotated[
         int,
-        typer.Option(help="spotter: false alarms above it do not count.", rich_help_panel=SPOTTER),
+        typer.Option(
+            help="spotter: false alarms of a recording above it do not count.",
+            rich_help_panel=SPOTTER,
+        ),
     ] = 1,
+    per: Annotated[
+        str,
+        typer.Option(
+            help="spotter: recording, or hour, which needs --step-seconds.",
+            rich_help_panel=SPOTTER,
+        ),
+    ] = "recording",
+    step_seconds: Annotated[
+        str | None,
+        typer.Option(help="spotter: the length of a step.", rich_help_panel=SPOTTER),
+    ] = None,
     rest: Annotated[
         int,
         typer.Option(help="spotter: steps without alarm after an alarm.", rich_help_panel=SPOTTER),
@@ -370,10 +387,23 @@ def calibrate(
     if tuning is not None and tuning.resolve() == scores.resolve():
         raise InputError(f"--tuning is {tuning}, whose rows calibrate: tune on other inputs.")
     if rule == "spotter":
-        calibrate_spotter(scores, output, false_alarms, cap, rest, near, missed, within)
+        refuse_options(context, takes_no(*OPTIONS), NOT_FOR_A_SPOTTER)
+        recordings = load_recordings(scores)
+        calibrate_spotter(
+            *(recordings, output, near),
+            None if people is None else read_lines(people, len(recordings)),
+            false_alarms=false_alarms,
+            cap=cap,
+            rest=rest,
+            missed=missed,
+            within=within,
+            per=per,
+            step_seconds=step_seconds,
+        )
         return
-    if false_alarms is not None:
-        raise InputError("--false-alarms is for --rule spotter: give it too, or leave it out.")
+    refuse_options(
+        context, OPTIONS.__contains__, "is for --rule spotter: give it too, or leave this out."
+    )
     kind = rule or ("agreestop" if calibration is None else "spikecp")
     if kind == "stop" and labels is not None:
         raise InputError("--labels is for classes, which the rule stop has not: leave it out.")

@@ -28,8 +28,8 @@ LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time l
 UNFINISHED = 0.99  # the most that a bar shows before the work is done
 
 OPTIONS = (
-    "accumulated|at_end|blocks|calibration|checkpoints|class_conditional|delta|depth|event|fill|for_people|gate|give_up|groups|largest_loss|loss|max_loss"
-    "|limit|max_set_size|max_weight|max_width|people|pooling|price_of_size|rule|side|skip|target|threshold|trim|weights|window|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
+    "accumulated|at_end|blocks|calibration|cap|checkpoints|class_conditional|delta|depth|event|false_alarms|fill|for_people|gate|give_up|groups|largest_loss|loss|max_loss"
+    "|limit|max_set_size|max_weight|max_width|missed|near|people|per|pooling|price_of_size|rule|side|skip|step_seconds|target|threshold|trim|weights|window|within|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
 )
 # how messages of the Python layer name what the command line calls an option; the first that
 # matches is replaced first
@@ -75,6 +75,19 @@ Ray = Annotated[
 Engine = Annotated[
     str, typer.Option(help="With --members: dense, event-driven, fused, …; auto chooses one.")
 ]
+
+
+def refuse_options(context: typer.Context, wrong: Callable[[str], bool], words: str) -> None:
+    """Refuse parameters that the command line gave and that are wrong here; `words` say why."""
+    given = [
+        one.opts[-1]
+        for one in context.command.params
+        if wrong(str(one.name))
+        and (source := context.get_parameter_source(str(one.name))) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if given:
+        raise InputError(f"{', '.join(given)} {words}")
 
 
 def _option(name: str) -> str:

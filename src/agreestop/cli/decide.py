@@ -29,9 +29,10 @@ from .console import (
     errors_name_options,
     never_stops,
     progress_bar,
+    refuse_options,
     say,
 )
-from .spot import SPOTTER, decide_alarms
+from .spot import NOT_FOR_A_SPOTTER, SPOTTER, decide_alarms, takes_no
 
 FORMATS = (".csv", ".json", ".npz")
 CLUSTER_FORMATS = (".parquet", "")  # one file, or a folder
@@ -48,6 +49,7 @@ AnyMembers = Annotated[
 
 
 def decide(
+    context: typer.Context,
     rule: RuleFile,
     scores: Annotated[
         Path,
@@ -133,6 +135,7 @@ def decide(
     if output is not None and not kept:
         check_writable(output, rule, scores, members)
     if kept_kind(rule) == SPOTTER:
+        refuse_options(context, takes_no(), NOT_FOR_A_SPOTTER)
         decide_alarms(rule, scores, output)
         return
     calibrated = load_rule(rule)

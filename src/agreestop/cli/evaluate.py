@@ -17,11 +17,12 @@ from agreestop.decide.calibration import load_rule
 from agreestop.decide.decisions import Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
 from agreestop.decide.rule_files import kept_kind
+from agreestop.decide.spotting import Spotter, load_recordings
 
 from .calibrate import read_lines
-from .console import errors_name_options, guarantee_in_words, never_stops, say, show
+from .console import errors_name_options, guarantee_in_words, never_stops, refuse_options, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
-from .spot import SPOTTER, evaluate_spotter
+from .spot import NOT_FOR_A_SPOTTER, OPTIONS, SPOTTER, evaluate_spotter, takes_no
 
 MOST_ROWS = 8
 DOUBTS = (
@@ -31,13 +32,14 @@ DOUBTS = (
 
 
 def evaluate(
+    context: typer.Context,
     rule: RuleFile,
     scores: Annotated[
         Path,
         typer.Argument(
             help=(
                 "Score file with labels, or for a rule stop a file of risks and losses, of inputs "
-                "that were used neither for tuning nor for calibration."
+                "that were used neither for tuning nor for calibration. For a spotter, recordings."
             )
         ),
     ],
@@ -63,7 +65,7 @@ def evaluate(
         ),
     ] = None,
     step_seconds: Annotated[
-        float | None,
+        str | None,
         typer.Option(help="spotter: the length of a step, for false alarms an hour."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -72,10 +74,12 @@ def evaluate(
 ) -> None:
     """Decide for every input of a labelled score file and compare with the labels."""
     if kept_kind(rule) == SPOTTER:
-        evaluate_spotter(rule, scores, within, step_seconds, as_json)
+        refuse_options(context, takes_no("within", "step_seconds"), NOT_FOR_A_SPOTTER)
+        spotter, recordings = Spotter.load(rule), load_recordings(scores)
+        persons = None if people is None else read_lines(people, len(recordings))
+        evaluate_spotter(spotter, recordings, within, step_seconds, persons, as_json)
         return
-    if within is not None or step_seconds is not None:
-        raise InputError("--within and --step-seconds are for a spotter: leave them out.")
+    refuse_options(context, OPTIONS.__contains__, "is for a spotter: leave it out.")
     calibrated = load_rule(rule)
     data = calibrated.rule.load_labelled(scores, "evaluation", calibrated.checkpoints)
     if data.labels is not None and calibrated.saw(data):

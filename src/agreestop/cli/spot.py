@@ -3,40 +3,42 @@
 import csv
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from agreestop.common import InputError, atomic_writer
-from agreestop.decide.spotting import CalibratedSpotter, Spotter, load_recordings
+from agreestop.decide.spotting import CalibratedSpotter, Recordings, Spotter, load_recordings
 
 from .console import errors_name_options, name_options, printed_warnings, show
 
 SPOTTER = CalibratedSpotter.__name__
 """The kind of a rule file that holds a spotter."""
+OPTIONS = {"false_alarms", "cap", "rest", "near", "missed", "within", "per", "step_seconds"}
+"""Of `calibrate`, for a spotter alone."""
+NOT_FOR_A_SPOTTER = "cannot be given for a spotter: leave it out."
 FIGURES = ("found", "delay", "false_alarms", "capped", "any_false_alarm", "per_hour")
 
 
+def takes_no(*names: str) -> Callable[[str], bool]:
+    """Whether a verb has an option that a spotter does not take; `names` are those it takes."""
+    return lambda name: name not in {"rule", "scores", "output", "as_json", "people", *names}
+
+
 def calibrate_spotter(
-    recordings: Path,
-    output: Path,
-    false_alarms: str | None,
-    cap: int,
-    rest: int,
-    near: int,
-    missed: str | None,
-    within: int,
+    data: Recordings, output: Path, near: int, people: list[str] | None, **settings: Any
 ) -> None:
-    """Calibrate a spotter on a file of recordings and write it to a rule file."""
-    if false_alarms is None:
+    """Calibrate a spotter on recordings and write it to a rule file."""
+    if settings["false_alarms"] is None:
         raise InputError("--rule spotter needs --false-alarms, such as 0.05 a recording.")
-    data = load_recordings(recordings)
     with printed_warnings(name_options), errors_name_options():
-        spotter = Spotter(false_alarms, cap, rest, missed, within).calibrate(data, near=near)
+        spotter = Spotter(**settings).calibrate(data, near=near, people=people)
     spotter.save(output)
-    people = "" if spotter.people is None else f", {spotter.people} people"
+    persons = "" if spotter.people is None else f", {spotter.people} people"
     show(
-        f"Wrote {output}: spotter, calibrated on {spotter.n} recordings{people}"
+        f"Wrote {output}: spotter, calibrated on {spotter.n} recordings{persons}"
         f"{spotter.heard and f', {spotter.heard}'}.",
         f"Guarantee: {spotter.guarantee}",
     )
@@ -60,12 +62,16 @@ def decide_alarms(rule: Path, recordings: Path, output: Path | None) -> None:
 
 
 def evaluate_spotter(
-    rule: Path, recordings: Path, within: int | None, step_seconds: float | None, as_json: bool
+    spotter: CalibratedSpotter,
+    data: Recordings,
+    within: int | None,
+    step_seconds: str | None,
+    people: list[str] | None,
+    as_json: bool,
 ) -> None:
     """Events found and false alarms on recordings that did not set the threshold."""
-    spotter, data = Spotter.load(rule), load_recordings(recordings)
     with errors_name_options():
-        result = spotter.evaluate(data, within=within, step_seconds=step_seconds)
+        result = spotter.evaluate(data, within=within, step_seconds=step_seconds, people=people)
     if not as_json:
         show(f"Guarantee: {spotter.guarantee}", repr(result))
         return

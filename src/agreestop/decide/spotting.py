@@ -11,6 +11,13 @@ With B = 1 that is P(any false alarm in a recording) ≤ ε. It needs n ≥ B/ε
 K people of N_j recordings each, person j counts by its mean: (Σ_j Σ_i L_ji(λ)/N_j + B)/(K + 1) ≤ ε
 holds for a recording of a new person.
 
+False alarms can be promised an hour instead. Recording i lasts H_i hours, and L_i(λ) - ε·H_i rises
+with λ and is at most B, whatever the law of lengths, so the same proof gives
+
+    λ = sup{ λ : Σ_i L_i(λ) + B ≤ ε·Σ_i H_i }                 E min(false alarms, B) ≤ ε·E[hours]
+
+It needs B/ε hours of recordings.
+
 Why the largest at any stricter threshold: with marked events, what lies near an event does not
 count, and an alarm there rests over scores that would be false alarms at a stricter threshold. So
 the count may fall as λ grows, and the proof needs it to rise. (Without events it rises by itself:
@@ -58,7 +65,6 @@ from agreestop.common import (
     as_floats,
     as_row_names,
     check_finite,
-    is_number,
     read_npz,
     read_text,
     warn_user,
@@ -74,7 +80,8 @@ from .rule_files import read_rule_file, write_rule_file
 HOW = "write one with scores (steps of all recordings), offsets (n + 1,) and events (E, 3)"
 SOURCE = "engine", "ensemble_digest", "heard"  # what made the scores, as text
 BOOTSTRAPS = 2000
-HOUR = 3600.0
+HOUR = 3600
+RECORDING, IN_AN_HOUR = "recording", "hour"  # what false alarms are promised for
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -360,7 +367,7 @@ class SpottingEvaluation:
     false_alarms
         False alarms a recording.
     capped
-        The same with at most `cap` of them in a recording: what is promised.
+        The same with at most `cap` of them in a recording; an hour, where that is promised.
     any_false_alarm
         The share of recordings with a false alarm.
     per_hour
@@ -398,8 +405,9 @@ def evaluate_alarms(
     within: int,
     cap: int,
     threshold: float,
-    step_seconds: float | None,
+    step_hours: float | None,
     confidence: float,
+    per: str,
 ) -> SpottingEvaluation:
     """What `SpottingEvaluation` holds, from the alarms of each recording."""
     n = len(recordings)
@@ -415,7 +423,7 @@ def evaluate_alarms(
     def rate(total: Any, base: Any, share: bool) -> Estimate:
         return _ratio(np.asarray(total), np.asarray(base), units, confidence, share)
 
-    hours = None if step_seconds is None else steps * step_seconds / HOUR
+    hours = None if step_hours is None else steps * step_hours
     waited = np.array([one.sum() for one in delays])
     alarmed = rate(false, weights, False)
     return SpottingEvaluation(
@@ -426,7 +434,7 @@ def evaluate_alarms(
         rate(found, events, True) if events.any() else None,
         rate(waited, found, False) if found.any() else None,
         alarmed,
-        rate(np.minimum(false, cap), weights, False),
+        rate(np.minimum(false, cap), weights if per == RECORDING else hours, False),
         rate(some, weights, True),
         None if hours is None else rate(false, hours, False),
     )
@@ -497,12 +505,17 @@ class Spotter(KeptInFiles):
         A second promise: the mean share of the events of a recording that are not found.
     within : int
         An alarm from its start to fewer than this many steps after its end finds an event.
+    per : {"recording", "hour"}
+        What `false_alarms` are counted for. "hour" needs `step_seconds`.
+    step_seconds : float, str or Fraction, optional
+        The length of a step. Evaluations then count false alarms an hour too.
 
     Notes
     -----
-    *Guarantee.* E min(false alarms, cap) ≤ false_alarms, over the draw of the calibration
-    recordings and of a new recording exchangeable with them: the same law of lengths, and events as
-    often. Any score will do: a pooled confidence, a statistic of drift, another detector's output.
+    *Guarantee.* E min(false alarms, cap) ≤ false_alarms, times E[hours] with per="hour", over the
+    draw of the calibration recordings and of a new recording exchangeable with them: the same law
+    of lengths, and events as often. Any score will do: a pooled confidence, a statistic of drift,
+    another detector's output.
 
     Examples
     --------
@@ -514,6 +527,13 @@ class Spotter(KeptInFiles):
     >>> scores[200:210] += 9
     >>> spotter.alarms(scores)
     array([200])
+
+    At most one false alarm in eight hours, from twelve hours in recordings of any lengths:
+
+    >>> recordings = [rng.normal(size=steps) for steps in rng.integers(10_000, 80_000, size=12)]
+    >>> spotter = ag.Spotter("1/8", per="hour", step_seconds=0.08).calibrate(recordings)
+    >>> "at most 0.125 false alarms an hour" in spotter.guarantee
+    True
     """
 
     false_alarms: Target
@@ -521,15 +541,27 @@ class Spotter(KeptInFiles):
     rest: int = 0
     missed: Target | None = None
     within: int = 50
+    per: str = RECORDING
+    step_seconds: Target | None = None
 
     def __post_init__(self) -> None:
         as_count(self.cap, "cap")
         as_count(self.rest, "rest", least=0)
         as_count(self.within, "within", least=0)
-        if not 0 < self.allowed < self.cap:
+        if self.per not in (RECORDING, IN_AN_HOUR):
+            raise InputError(f"per is {quoted(self.per)}: choose '{RECORDING}' or '{IN_AN_HOUR}'.")
+        below = self.cap if self.per == RECORDING else math.inf
+        if not 0 < self.allowed < below:
+            limit = f" and below the cap, {self.cap}" if self.per == RECORDING else ""
             raise InputError(
-                f"false_alarms is {quoted(self.false_alarms)}: give a number above 0 and below the "
-                f"cap, {self.cap}."
+                f"false_alarms is {quoted(self.false_alarms)}: give a number above 0{limit}."
+            )
+        if self.step_seconds is not None:
+            as_hours(self.step_seconds)
+        elif self.per == IN_AN_HOUR:
+            raise InputError(
+                "step_seconds is missing for false alarms an hour: give the length of a step, "
+                "such as 0.08."
             )
         if self.missed is not None:
             as_target(self.missed, "missed")
@@ -548,7 +580,30 @@ class Spotter(KeptInFiles):
         >>> Spotter(0.05).recordings_needed
         19
         """
-        return -(-self.cap // self.allowed) - 1
+        return -(-self.cap // self.allowed) - 1 if self.per == RECORDING else 1
+
+    @property
+    def hours_needed(self) -> float:
+        """With per="hour": the fewest hours of recordings with which the promise can be kept.
+
+        Examples
+        --------
+        >>> Spotter("1/8", per="hour", step_seconds=0.08).hours_needed
+        8.0
+        """
+        return float(self.cap / self.allowed) if self.per == IN_AN_HOUR else 0.0
+
+    def _budget(self, data: Recordings, share: Sequence[Fraction], many: int) -> Fraction:
+        """The sum of capped counts that calibration recordings may have."""
+        if self.per == RECORDING:
+            return self.allowed * (many + 1) - self.cap
+        return self.allowed * self._hours(data, share) - self.cap
+
+    def _hours(self, data: Recordings, share: Sequence[Fraction]) -> Fraction:
+        """Hours of all recordings; of a mean recording of each person where there are people."""
+        assert self.step_seconds is not None
+        steps = [part * len(one) for part, one in zip(share, data.scores, strict=True)]
+        return sum(steps, Fraction(0)) * as_hours(self.step_seconds)
 
     def calibrate(
         self,
@@ -579,16 +634,16 @@ class Spotter(KeptInFiles):
         """
         data = Recordings.of(recordings, events, people)
         near, units = as_count(near, "near", least=0), data.units()
-        self._check(data, near)
         counts = np.bincount(units)
         share = [Fraction(1, int(counts[unit])) for unit in units]
+        self._check(data, near, share)
         rows, many = range(len(data)), len(counts)
         levels = [
             false_alarm_levels(data.scores[row], data.counted(row, near), self.rest, self.cap)
             for row in rows
         ]
         weights = [one for one in share for _ in range(self.cap)]
-        kth = -_crossing(-np.concatenate(levels), weights, self.allowed * (many + 1) - self.cap)
+        kth = -_crossing(-np.concatenate(levels), weights, self._budget(data, share, many))
         scores = np.concatenate(data.scores)
         threshold = _above(kth, scores)
         limit = None if self.missed is None else self._limit(data, share, many)
@@ -612,13 +667,27 @@ class Spotter(KeptInFiles):
         own = len(data), data.ids, limit, known
         return CalibratedSpotter(self, threshold, kth, near, *own, *source)
 
-    def _check(self, data: Recordings, near: int) -> None:
+    def _check(self, data: Recordings, near: int, share: Sequence[Fraction]) -> None:
         many = int(data.units().max()) + 1
         needed, what = self.recordings_needed, "recordings" if data.people is None else "people"
         if many < needed:
             raise InputError(
                 f"{many} {what} cannot promise {in_words(self.allowed)} false alarms a recording: "
                 f"at least {needed} are needed (cap / false_alarms - 1)."
+            )
+        held = self._hours(data, share) if self.per == IN_AN_HOUR else Fraction(0)
+        if self.allowed * held >= self.cap * many:
+            raise InputError(
+                f"recordings of {float(held / many):.3g} hours may have "
+                f"{float(self.allowed * held / many):.3g} false alarms each, and cap={self.cap} "
+                "counts no more: give a cap above that."
+            )
+        if self.per == IN_AN_HOUR and self.allowed * held < self.cap:
+            mean = "" if data.people is None else ", with the mean of each person counted,"
+            raise InputError(
+                f"{len(data)} recordings of {float(held):.3g} hours in all{mean} cannot promise "
+                f"{in_words(self.allowed)} false alarms an hour: at least "
+                f"{self.hours_needed:.6g} hours are needed (cap / false_alarms)."
             )
         short = [row for row, one in enumerate(data.scores) if len(one) <= self.rest]
         if short:
@@ -665,6 +734,14 @@ def _crossing(levels: Floats, weights: Sequence[Fraction], allowed: Fraction) ->
         if total > allowed:
             return float(levels[row])
     return np.inf
+
+
+def as_hours(step_seconds: Target) -> Fraction:
+    """The length of a step in hours, from seconds exactly as written."""
+    seconds = as_exact(step_seconds, "step_seconds", "a number above 0, such as 0.08")
+    if seconds <= 0:
+        raise InputError(f"step_seconds is {quoted(step_seconds)}: give a number above 0.")
+    return seconds / HOUR
 
 
 def _above(kth: float, scores: Floats) -> float:
@@ -723,7 +800,13 @@ class CalibratedSpotter(KeptInFiles):
         most, cap = in_words(spotter.allowed), spotter.cap
         new = "a recording" if self.people is None else "a recording of a new person"
         words = f"{new} has on average at most {most} false alarms (at most {cap} are counted)"
-        if cap == 1:
+        if spotter.per == IN_AN_HOUR:
+            ours = "new recordings" if self.people is None else "recordings of new people"
+            words = (
+                f"{ours} have on average at most {most} false alarms an hour (at most {cap} of "
+                "each recording are counted)"
+            )
+        elif cap == 1:
             words = f"{new} has any false alarm with probability at most {most}"
         draw = "recordings and of a new recording exchangeable with them"
         if self.people is not None:
@@ -738,7 +821,8 @@ class CalibratedSpotter(KeptInFiles):
 
     def __repr__(self) -> str:
         return (
-            f"CalibratedSpotter(false_alarms={self.spotter.false_alarms}, cap={self.spotter.cap}, "
+            f"CalibratedSpotter(false_alarms={self.spotter.false_alarms} a {self.spotter.per}, "
+            f"cap={self.spotter.cap}, "
             f"rest={self.spotter.rest}, threshold={self.threshold:.6g}, n={self.n}"
             f"{self.heard and f', {self.heard}'})"
         )
@@ -759,7 +843,7 @@ class CalibratedSpotter(KeptInFiles):
         within: int | None = None,
         *,
         people: ArrayLike | None = None,
-        step_seconds: float | None = None,
+        step_seconds: Target | None = None,
         confidence: float = 0.95,
     ) -> SpottingEvaluation:
         """How many events are found, how late, and how many alarms are false.
@@ -771,8 +855,8 @@ class CalibratedSpotter(KeptInFiles):
         within : int, optional
             An event is found by an alarm less than so many steps after its end; what the spotter
             says unless given.
-        step_seconds : float, optional
-            The length of a step, for false alarms an hour.
+        step_seconds : float, str or Fraction, optional
+            The length of a step, for false alarms an hour; what the spotter says unless given.
         confidence : float
             The level of the intervals.
 
@@ -788,13 +872,13 @@ class CalibratedSpotter(KeptInFiles):
             raise InputError(
                 f"{used} of the {len(data)} recordings set the threshold: evaluate on others."
             )
-        if step_seconds is not None and (not is_number(step_seconds) or step_seconds <= 0):
-            raise InputError(f"step_seconds is {step_seconds!r}: give a number above 0.")
+        seconds = self.spotter.step_seconds if step_seconds is None else step_seconds
+        hours = None if seconds is None else float(as_hours(seconds))
         chosen = self.spotter.within if within is None else as_count(within, "within", least=0)
         alarms = [self.alarms(one) for one in data.scores]
-        cap, threshold = self.spotter.cap, self.threshold
+        cap, per, threshold = self.spotter.cap, self.spotter.per, self.threshold
         return evaluate_alarms(
-            data, alarms, self.near, chosen, cap, threshold, step_seconds, confidence
+            data, alarms, self.near, chosen, cap, threshold, hours, confidence, per
         )
 
     def with_threshold(self, threshold: float) -> Self:
