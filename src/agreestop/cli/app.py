@@ -37,8 +37,26 @@ DATA_VERBS: dict[str, tuple[Callable[..., None], str]] = {
 }
 
 
+OTHER_NAMES = {
+    **dict.fromkeys(("--coverage", "--confidence", "--confidence-level", "--level"), ""),
+    **dict.fromkeys(("--alpha", "--epsilon", "--error", "--significance"), " (one minus {0})"),
+}
+"""What conformal prediction calls the target, and how the target follows from it."""
+
+
 class GroupedCommand(TyperCommand):
     """A verb whose help lists its options in groups, in the order of their first option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {name for param in self.params for name in param.opts}
+        for name in (given.partition("=")[0] for given in args):
+            if name in OTHER_NAMES and name not in known:
+                wanted = "--target 0.9" + OTHER_NAMES[name].format(name.removeprefix("--"))
+                if "spotter" in args:
+                    wanted = "--false-alarms 0.05"
+                verb = "give" if "--target" in known else "the rule has its target; calibrate with"
+                raise InputError(f"{name} is no option: {verb} {wanted}.")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
