@@ -35,7 +35,7 @@ class AdaptedEngine(Runner):
     def __init__(self, make: Callable[[], Engine], modules: ModuleMembers) -> None:
         super().__init__()
         self._modules, self._make = modules, make
-        _ = self.engine  # says at once what cannot run
+        self.current_engine()  # says at once what cannot run
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._engine!r})"
@@ -59,7 +59,7 @@ class AdaptedEngine(Runner):
             warn_of_time_last(inputs.shape, inputs.dtype.kind)
             self._modules.input_shape = tuple(inputs.shape[2:])
         check_shape(inputs.shape, self._modules.input_shape)
-        return self.engine
+        return self.current_engine()
 
     def score(self, x: ArrayLike | Events, y: ArrayLike | None = None, **options: Any) -> Scores:
         """As `Runner.score`; modules that give numbers have `numbers` in its place."""
@@ -90,7 +90,7 @@ class AdaptedEngine(Runner):
             **known,
             labels=y,
             ids=input_ids(inputs),
-            engine=self.engine.name,
-            ensemble_digest=self.digest,
+            engine=engine.name,
+            ensemble_digest=self.options().digest,
             rounding=NUMBERS_ROUNDING,
         )

@@ -58,8 +58,18 @@ class Runner(ABC):
 
     @property
     def engine(self) -> Engine:
-        """The engine that runs the members, and its `reason` says why. One that has copied the
-        weights is made anew after they have changed; open sessions keep what they began with.
+        """The engine that runs the members, and its `reason` says why.
+
+        Comparing all weights takes longer than opening a live input. So an engine that has copied
+        them runs its copy until `current_engine` or a method that calls it, such as `score`,
+        `decide` or `watch`, finds that they have changed.
+        """
+        return self.current_engine() if self._engine is None else self._engine
+
+    def current_engine(self) -> Engine:
+        """The engine, made anew if it has copied weights that have changed since.
+
+        Open sessions keep what they began with.
         """
         made = self._engine
         if made is None or (made.copies_weights and self._ran != self.digest):
@@ -98,9 +108,10 @@ class Runner(ABC):
         """What the digest covers beside the network."""
         return {}
 
-    def options(self, digest: str = "", /, **given: Any) -> RunOptions:
-        """Options with what is known of these members."""
-        return RunOptions(digest=digest or self.digest, training=self.training_rows, **given)
+    def options(self, **given: Any) -> RunOptions:
+        """Options with what is known of the members that the engine runs."""
+        digest = self._ran or self.digest
+        return RunOptions(digest=digest, training=self.training_rows, **given)
 
     def score(
         self,
@@ -179,7 +190,8 @@ class Runner(ABC):
         if self.input_shape is None:
             for one in recordings[:1]:  # tells modules the shape of a step
                 self.engine_for(as_array(one, "recordings[0]")[None])
-        return listen(self.engine, recordings, window, event, self.class_names, self.digest)
+        engine, names = self.current_engine(), self.class_names
+        return listen(engine, recordings, window, event, names, self.options().digest)
 
     def watch(
         self,
@@ -201,7 +213,7 @@ class Runner(ABC):
         `agreestop.engines.watching` for what is promised.
         """
         self._check_drawn_once()
-        engine, names = self.engine, self.class_names
+        engine, names = self.current_engine(), self.class_names
         options = self.options(any_engine=any_engine, any_members=any_members)
         return WatchSession(engine, spotter, rule, window, event, names, options, skip)
 
@@ -229,12 +241,12 @@ class Runner(ABC):
         counts up, and the random numbers of merging are fresh. group: the input's group, for a rule
         with groups.
 
-        Opening does not compare all weights, so an engine that has copied them runs its copy until
-        `score` or `decide` finds that the members have changed.
+        Members that were edited since the engine copied their weights are not noticed here; see
+        `engine`.
         """
         check_calibrated(rule)
-        engine = self._engine if self._engine and self._ran else self.engine
-        options = self.options(self._ran, any_engine=any_engine, any_members=any_members)
+        engine = self.engine
+        options = self.options(any_engine=any_engine, any_members=any_members)
         plan = self._plan
         if plan is None or plan.engine is not engine or plan.calibrated is not rule:
             check_rule(rule, engine, options)

@@ -169,7 +169,7 @@ class Ensemble(Runner):
             model = model.to("cpu").with_members(self.members)
         self._model = model.to("cpu").eval()
         self._members = self._model.members(torch.Generator().manual_seed(self.seed + 1)).eval()
-        self._engine = None
+        self._engine, self._ran = None, ""
 
     @property
     def network(self) -> Runnable:
@@ -366,7 +366,7 @@ class Ensemble(Runner):
             self._density = _density(inputs)
         if network.input_shape is None:
             network.input_shape = tuple(inputs.shape[2:])
-        return self.engine
+        return self.current_engine()
 
     def _check_inputs(self, inputs: Inputs, steps: int | None) -> None:
         shape, config = tuple(inputs.shape), self._config

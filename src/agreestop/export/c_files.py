@@ -165,7 +165,7 @@ def export_parts(
 ) -> ExportedParts:
     """Check what is to be exported, and bring it into plain numbers."""
     check_exportable(ensemble)
-    path, engine = Path(folder), ensemble.engine
+    path, engine = Path(folder), ensemble.current_engine()
     check_folder(path)
     check_rule(rule, engine, ensemble.options(any_engine=any_engine, any_members=any_members))
     known = exported_rule(rule)

@@ -103,7 +103,7 @@ def to_page(
     check_exportable(ensemble)
     check_writable(path)
     calibrated = sorted(given, key=_target_of)
-    engine = ensemble.engine
+    engine = ensemble.current_engine()
     everyone = [*calibrated, *others.values()]
     for rule in everyone:
         check_rule(rule, engine, ensemble.options(any_engine=any_engine, any_members=any_members))

@@ -135,7 +135,8 @@ class Server:
             check_calibrated(rule)
             served = rule
             if ensemble is not None:
-                options |= {"engine": ensemble.engine, "options": ensemble.options(**allowed)}
+                engine = ensemble.current_engine()
+                options |= {"engine": engine, "options": ensemble.options(**allowed)}
         with ExitStack() as held:
             if log is not None:
                 options["journal"] = journal = Journal(log, log_bytes, log_files)
