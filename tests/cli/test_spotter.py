@@ -42,7 +42,7 @@ def test_recordings_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.
     assert expected.found is not None and shown["found"]["value"] == float(expected.found) and "per_hour" in shown
     assert "events found" in call(monkeypatch, capsys, "evaluate", rule, new).out
     assert call(monkeypatch, capsys, "report", old, "-o", tmp_path / "page.html").code == 0
-    assert "needs 99" in (tmp_path / "page.html").read_text()
+    assert "at least 99" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(

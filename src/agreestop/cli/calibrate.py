@@ -34,13 +34,25 @@ from .console import (
     say_warning,
     show,
 )
-from .spot import NOT_FOR_A_SPOTTER, OPTIONS, calibrate_spotter, takes_no
+from .spot import (
+    NOT_FOR_A_SPOTTER,
+    OPTIONS,
+    PANEL,
+    Cap,
+    Near,
+    Per,
+    Rest,
+    StepSeconds,
+    Within,
+    calibrate_spotter,
+    takes_no,
+)
 
 LARGEST_TEXT = 2**28  # bytes
 # the groups of options in the help
 RULE, TUNING = "Rule and checkpoints", "Tuning, on other inputs"
 PROMISE, WHOM = "What is promised", "For whom: groups, people, shifts"
-TREES, INTERVALS, SPOTTER = "Trees of classes", "Numbers: --rule interval", "Alarms: --rule spotter"
+TREES, INTERVALS = "Trees of classes", "Numbers: --rule interval"
 
 
 def calibrate(
@@ -326,49 +338,21 @@ def calibrate(
         str | None,
         typer.Option(
             help="spotter: false alarms on average, a recording or an hour (--per).",
-            rich_help_panel=SPOTTER,
+            rich_help_panel=PANEL,
         ),
     ] = None,
-    cap: Annotated[
-        int,
-        typer.Option(
-            help="spotter: false alarms of a recording above it do not count.",
-            rich_help_panel=SPOTTER,
-        ),
-    ] = 1,
-    per: Annotated[
-        str,
-        typer.Option(
-            help="spotter: recording, or hour, which needs --step-seconds.",
-            rich_help_panel=SPOTTER,
-        ),
-    ] = "recording",
-    step_seconds: Annotated[
-        str | None,
-        typer.Option(help="spotter: the length of a step.", rich_help_panel=SPOTTER),
-    ] = None,
-    rest: Annotated[
-        int,
-        typer.Option(help="spotter: steps without alarm after an alarm.", rich_help_panel=SPOTTER),
-    ] = 0,
-    near: Annotated[
-        int,
-        typer.Option(
-            help="spotter: alarms so near to an event are not false.", rich_help_panel=SPOTTER
-        ),
-    ] = 0,
+    cap: Cap = 1,
+    per: Per = "recording",
+    step_seconds: StepSeconds = None,
+    rest: Rest = 0,
+    near: Near = 0,
     missed: Annotated[
         str | None,
         typer.Option(
-            help="spotter: share of events that may be missed as well.", rich_help_panel=SPOTTER
+            help="spotter: share of events that may be missed as well.", rich_help_panel=PANEL
         ),
     ] = None,
-    within: Annotated[
-        int,
-        typer.Option(
-            help="spotter: steps after its end in which an event is found.", rich_help_panel=SPOTTER
-        ),
-    ] = 50,
+    within: Within = 50,
     price_of_size: Annotated[
         float,
         typer.Option(

@@ -1,8 +1,9 @@
 """`agreestop report`: a labelled score file becomes a page that says which rule to take."""
 
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -12,17 +13,29 @@ from agreestop.decide.answer_kinds import Tree
 from agreestop.decide.answers import Answers
 from agreestop.decide.intervals import load_numbers
 from agreestop.decide.scores import holds_answers
-from agreestop.decide.spotting import load_recordings
+from agreestop.decide.spotting import Recordings, Spotter, load_recordings
 from agreestop.decide.stop_rule import load_risks
 
 from .calibrate import labelled_scores, read_lines
-from .console import errors_name_options, progress_bar, show, show_written
+from .console import errors_name_options, progress_bar, refuse_options, show, show_written
 from .run import table_of_rules
+from .spot import (
+    NOT_FOR_A_SPOTTER,
+    OPTIONS,
+    Cap,
+    Near,
+    Per,
+    Rest,
+    StepSeconds,
+    Within,
+    takes_no,
+)
 
 PAGES = (".html", ".htm")
 
 
 def report(
+    context: typer.Context,
     scores: Annotated[
         Path,
         typer.Argument(
@@ -66,6 +79,12 @@ def report(
         typer.Option(help="Calibration rows. [default: a sixth of the rows, at most 200]"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Which rows are used for what.")] = 0,
+    cap: Cap = 1,
+    rest: Rest = 0,
+    near: Near = 0,
+    within: Within = 50,
+    per: Per = "recording",
+    step_seconds: StepSeconds = None,
 ) -> None:
     """Measure every rule on a labelled score file, and write a page: coverage by time, class and
     group, and which rule to take.
@@ -85,11 +104,20 @@ def report(
     check_writable(output, scores)
     if output.suffix.lower() not in PAGES:
         raise InputError(f"{output}: a report is HTML, so give a name that ends in .html.")
+    if holds_recordings(scores):
+        refuse_options(context, takes_no(*OPTIONS - {"missed"}, "seed"), NOT_FOR_A_SPOTTER)
+        _report_recordings(
+            *(scores, output, seed, people, near),
+            cap=cap,
+            rest=rest,
+            within=within,
+            per=per,
+            step_seconds=step_seconds,
+        )
+        return
+    refuse_options(context, OPTIONS.__contains__, "is for recordings: leave it out.")
     if holds_answers(scores):
         _report_answers(scores, output, n_calibration, seed)
-        return
-    if holds_recordings(scores):
-        _report_recordings(scores, output, seed)
         return
     if holds_risks(scores):
         _report_risks(scores, output, n_calibration, seed)
@@ -181,15 +209,19 @@ def _report_answers(path: Path, output: Path, n_calibration: int | None, seed: i
     show_written(write_answers_page(records, output, path.name))
 
 
-def _report_recordings(path: Path, output: Path, seed: int) -> None:
+def _report_recordings(
+    path: Path, output: Path, seed: int, people: Path | None, near: int, **settings: Any
+) -> None:
     """A table of promises for recordings, on the terminal and as a small page."""
     from agreestop.pipeline import spotting_report as pages
 
     data = load_recordings(path)
-    with progress_bar("report") as progress:
-        rows = pages.measure_recordings(data, seed, progress)
-    table = Table(*pages.TITLES, title="False alarms and events found")
-    for row in rows:
+    if people is not None:
+        data = Recordings.of(data, people=read_lines(people, len(data)))
+    with progress_bar("report") as progress, errors_name_options():
+        made = pages.measure_recordings(data, partial(Spotter, **settings), near, seed, progress)
+    table = Table(*pages.titles_of(made), title=f"{path.name}: {len(data)} recordings")
+    for row in pages.table_of_recordings(made):
         table.add_row(*row)
-    show(table)
-    show_written(pages.write_recordings_page(rows, output, path.name))
+    show(table, *pages.advise_on_recordings(made))
+    show_written(pages.write_recordings_page(made, output, path.name))

@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,34 @@ from .console import errors_name_options, name_options, printed_warnings, show
 
 SPOTTER = CalibratedSpotter.__name__
 """The kind of a rule file that holds a spotter."""
+PANEL = "Alarms in recordings: a spotter"
+Cap = Annotated[
+    int,
+    typer.Option(help="False alarms of a recording above it do not count.", rich_help_panel=PANEL),
+]
+Per = Annotated[
+    str,
+    typer.Option(
+        help="What they are promised for: recording, or hour, which needs --step-seconds.",
+        rich_help_panel=PANEL,
+    ),
+]
+StepSeconds = Annotated[
+    str | None, typer.Option(help="The length of a step.", rich_help_panel=PANEL)
+]
+Rest = Annotated[
+    int, typer.Option(help="Steps without alarm after an alarm.", rich_help_panel=PANEL)
+]
+Near = Annotated[
+    int, typer.Option(help="Alarms so near to an event are not false.", rich_help_panel=PANEL)
+]
+Within = Annotated[
+    int,
+    typer.Option(
+        help="An alarm fewer than this many steps after an event's end finds it.",
+        rich_help_panel=PANEL,
+    ),
+]
 OPTIONS = {"false_alarms", "cap", "rest", "near", "missed", "within", "per", "step_seconds"}
 """Of `calibrate`, for a spotter alone."""
 NOT_FOR_A_SPOTTER = "cannot be given for a spotter: leave it out."

@@ -557,7 +557,7 @@ class Spotter(KeptInFiles):
                 f"false_alarms is {quoted(self.false_alarms)}: give a number above 0{limit}."
             )
         if self.step_seconds is not None:
-            as_hours(self.step_seconds)
+            as_seconds(self.step_seconds)
         elif self.per == IN_AN_HOUR:
             raise InputError(
                 "step_seconds is missing for false alarms an hour: give the length of a step, "
@@ -603,7 +603,7 @@ class Spotter(KeptInFiles):
         """Hours of all recordings; of a mean recording of each person where there are people."""
         assert self.step_seconds is not None
         steps = [part * len(one) for part, one in zip(share, data.scores, strict=True)]
-        return sum(steps, Fraction(0)) * as_hours(self.step_seconds)
+        return sum(steps, Fraction(0)) * as_seconds(self.step_seconds) / HOUR
 
     def calibrate(
         self,
@@ -736,12 +736,12 @@ def _crossing(levels: Floats, weights: Sequence[Fraction], allowed: Fraction) ->
     return np.inf
 
 
-def as_hours(step_seconds: Target) -> Fraction:
-    """The length of a step in hours, from seconds exactly as written."""
+def as_seconds(step_seconds: Target) -> Fraction:
+    """The length of a step, exactly as written."""
     seconds = as_exact(step_seconds, "step_seconds", "a number above 0, such as 0.08")
     if seconds <= 0:
         raise InputError(f"step_seconds is {quoted(step_seconds)}: give a number above 0.")
-    return seconds / HOUR
+    return seconds
 
 
 def _above(kth: float, scores: Floats) -> float:
@@ -873,7 +873,7 @@ class CalibratedSpotter(KeptInFiles):
                 f"{used} of the {len(data)} recordings set the threshold: evaluate on others."
             )
         seconds = self.spotter.step_seconds if step_seconds is None else step_seconds
-        hours = None if seconds is None else float(as_hours(seconds))
+        hours = None if seconds is None else float(as_seconds(seconds) / HOUR)
         chosen = self.spotter.within if within is None else as_count(within, "within", least=0)
         alarms = [self.alarms(one) for one in data.scores]
         cap, per, threshold = self.spotter.cap, self.spotter.per, self.threshold

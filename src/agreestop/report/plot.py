@@ -30,11 +30,12 @@ from agreestop.decide.spotting import CalibratedSpotter, Recordings
 
 from .contents import GroupCoverage
 from .drift import draw_adaptive, draw_evidence
-from .figures import draw_coverage, name_groups, styles_of, tidy
+from .figures import ABOVE, draw_coverage, name_groups, styles_of, tidy
 
 __all__ = ["answered", "compare", "coverage", "drift", "spotting", "stopping"]
 
 FRONT_POINTS = 60
+REACH = 5  # of the promised false alarms, in the front of found events
 PARTS = {
     "time": "stopping time",
     "class": "true class",
@@ -184,7 +185,8 @@ def spotting(
     """The share of events found against false alarms a recording, over thresholds, on recordings
     with events that did not set the threshold.
 
-    A point with intervals is the spotter's own threshold; the dashed line is its promise.
+    The point with intervals is the spotter's own threshold; the dashed line is its promise. The
+    axis ends where false alarms are `REACH` times those promised.
     """
     _check(spotter, CalibratedSpotter, "spotting", "a Spotter that was calibrated")
     axes, data = _current(axes), Recordings.of(recordings, events)
@@ -193,15 +195,19 @@ def spotting(
         raise InputError("ag.plot.spotting got recordings without events: mark some.")
     scores = np.concatenate(data.scores)
     shares = np.geomspace(1 / len(scores), 0.5, FRONT_POINTS)
-    grid = np.unique(np.quantile(scores, 1 - shares))
+    grid = np.unique([*np.quantile(scores, 1 - shares), spotter.threshold])
     points = [spotter.with_threshold(one).evaluate(data, within=within) for one in grid.tolist()]
     found = [0.0 if one.found is None else float(one.found) for one in points]
-    axes.plot([float(one.capped) for one in points], found, color="black", linewidth=1)
+    axes.plot([float(one.capped) for one in points], found, color=ABOVE, linewidth=1)
     reach = [[[one - one.low], [one.high - one]] for one in (own.capped, own.found)]
-    style: dict[str, Any] = {"fmt": "o", "color": "black", "capsize": 2, "label": "the spotter"}
+    style: dict[str, Any] = {"fmt": "o", "color": ABOVE, "capsize": 2, "label": "the spotter"}
     axes.errorbar([own.capped], [own.found], xerr=reach[0], yerr=reach[1], **style)
-    axes.axvline(float(spotter.spotter.allowed), color="black", linestyle="--", linewidth=1)
-    axes.set(xlabel=f"false alarms a recording, at most {spotter.spotter.cap}", ylabel="found")
+    promised, per = float(spotter.spotter.allowed), spotter.spotter.per
+    axes.axvline(promised, color="black", linestyle="--", linewidth=1)
+    counted = f"at most {spotter.spotter.cap} of each recording counted"
+    axes.set(xlabel=f"false alarms {'an' if per == 'hour' else 'a'} {per}, {counted}")
+    right = min(max(REACH * promised, own.capped.high), max(float(one.capped) for one in points))
+    axes.set(ylabel="found", xlim=(-0.02 * right, 1.02 * right))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     tidy(axes)
     return axes
