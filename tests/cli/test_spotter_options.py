@@ -35,7 +35,7 @@ HOUR = ("--per", "hour", "--step-seconds", "1")
 def test_people_and_hours_are_what_python_makes_of_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("--false-alarms", "1/2", "--near", "5", "--rest", "3", "--people", "people.txt")
+    given: tuple[str, ...] = ("--false-alarms", "1/2", "--near", "5", "--rest", "3", "--people", "people.txt")
     made = call(monkeypatch, capsys, "calibrate", "all.npz", "--rule", "spotter", *given, "-o", "a")
     assert made.code == 0 and "12 people" in made.out and "new person" in made.out
     data, names = load_recordings("all.npz"), [f"p{row // 4}" for row in range(48)]
