@@ -205,7 +205,7 @@ def test_alarms_and_the_healing_threshold_are_those_of_python(
 ) -> None:
     index = next(index for index, rule in enumerate(rules) if rule.rule is RULES["every step"])
     expected = rules[index].decide(ensemble.score(test_inputs))
-    monitor, adaptive = ag.DriftMonitor(rules[index]), ag.AdaptiveRule(rules[index])
+    monitor, adaptive = ag.DriftMonitor(rules[index]), ag.AdaptiveRule(rules[index], rate=1.0)
     wrong = (test_inputs.labels + np.arange(120) % 2) % CLASSES  # half of the labels are wrong, so that there is an alarm
     for decision, label in zip(expected, wrong.tolist(), strict=True):
         monitor.update(decision, label)
@@ -234,7 +234,8 @@ def test_a_broken_camera_raises_the_alarm_and_healing_brings_coverage_back(tab: 
     tab.click("#many")
     wait_for(tab, "#coverage-words", "of 50 answers hold")
     assert tab.inner_text("#alarm") == "No alarm" and "%" in tab.inner_text("#coverage")
-    assert re.search(r"most probable class is wrong: [\d.]+ %; it stops below [\d.]+ %\.$", tab.inner_text("#risk-words"))
+    words = r"most probable class is wrong: [\d.]+ %\. .*calibration on examples .*: below [\d.]+ %\.$"
+    assert re.search(words, tab.inner_text("#risk-words"))
     tab.focus("#drift")
     tab.keyboard.press("End")
     assert tab.inner_text("#break") == "Repair the camera"
@@ -244,17 +245,51 @@ def test_a_broken_camera_raises_the_alarm_and_healing_brings_coverage_back(tab: 
     assert "ended when the camera broke" in tab.inner_text("#coverage-words")
     assert wait_for(tab, "#alarm", "Drift") and "After" in tab.inner_text("#alarm-words")
     before = float(tab.inner_text("#coverage").split()[0])
+    assert "does not hold" in tab.inner_text("#guarantee")  # the page promises nothing that has ended
     tab.click("#heal")
+    assert "given way" in tab.inner_text("#guarantee")
     assert tab.inner_text("#alarm") == "Healing"
     for answers in (50, 100):
         tab.click("#many")
         wait_for(tab, "#coverage-words", f"of {answers} answers since the last change")
     assert float(tab.inner_text("#coverage").split()[0]) > before + 5
     assert "brings 90 % back in the long run" in tab.inner_text("#coverage-words")
-    guarantee = ag.AdaptiveRule(rules[index_of("few")]).guarantee
+    guarantee = ag.AdaptiveRule(rules[index_of("few")], rate=1.0).guarantee
     assert guarantee in wait_for(tab, "#adaptive-words", "was calibrated to")
     tab.click("#break")
     assert tab.inner_text("#drift-words") == "The inputs are as recorded." and tab.inner_text("#break") == "Break the camera"
+    tab.click("#heal")
+    assert tab.inner_text("#alarm") == "–"  # repaired: the alarm has gone
+    assert tab.inner_text("#guarantee").startswith("The answer holds the true class")
+
+
+def test_a_repaired_camera_clears_the_alarm(tab: Any) -> None:
+    choose(tab, "few")
+    tab.focus("#drift")
+    tab.keyboard.press("End")
+    for answers in (50, 100):
+        tab.click("#many")
+        wait_for(tab, "#coverage-words", f"of {answers} answers")
+    assert wait_for(tab, "#alarm", "Drift")
+    tab.click("#break")
+    assert tab.inner_text("#alarm") == "–"
+
+
+def test_colours_of_controls_and_marks_have_a_contrast_of_3(browser: Any, written: Path) -> None:
+    def light(colour: str) -> float:
+        shares = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722))) + 0.05
+
+    for scheme in ("light", "dark"):
+        found = open_page(browser, written, color_scheme=scheme)
+        value = "name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()"
+        for below in ("card", "paper"):
+            ground = light(found.evaluate(value, below))
+            for above in ("control", "accent", "other", "soft"):
+                ends = sorted((ground, light(found.evaluate(value, above))))
+                assert ends[1] / ends[0] >= (4.5 if above == "soft" else 3), (scheme, above, below)
+        close_page(found, written)
 
 
 def test_no_input_is_counted_twice(tab: Any) -> None:
@@ -313,10 +348,14 @@ def test_the_target_moves_the_threshold_through_the_calibration_examples(
     wait_for(found, "#lanes", "of 20")
     decided = fixed.decide(ensemble.score(test_inputs.rows(slice(0, 20)))).stop_time.mean()
     assert f"{decided:.1f}" in found.inner_text("#lanes") and "fixed time" in found.inner_text("#lanes")
+    assert "Ours stops" in wait_for(found, "#race-result", "Of 20 answers")
     address = found.url
     close_page(found, path)
     again = open_page(browser, path, address=address, reduced_motion="reduce")
     assert "70 %" in again.inner_text("#target-value") and again.is_checked("#sizes input[value='2']")
+    again.evaluate("location.hash = '#target=0.8&size=1'")  # somebody edits the address
+    wait_for(again, "#target-value", "80 %")
+    assert again.is_checked("#sizes input[value='1']")
     close_page(again, path)
 
 

@@ -42,7 +42,7 @@ from .rules import ExportedRule, exported_rule
 
 SCRIPTS = ("engine.js", "rule.js", "drift.js", "camera.js", "view.js", "draw.js", "app.js")
 MOST_INPUTS = 300
-DELTA, RATE = 0.05, 0.2  # of the drift monitor and of the adaptive rule
+DELTA, RATE = 0.05, 1.0  # of the drift monitor and of the adaptive rule
 IMAGES = {tuple(DIGITS.size): (DIGITS, 8, 1.0), tuple(MNIST.size): (MNIST, 28, 20 / 28)}
 """By the size of the sensor: the scene, the points of an image along each axis, and the share of
 them that a digit fills.

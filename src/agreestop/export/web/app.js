@@ -4,7 +4,7 @@ const ARRAYS = { float32: Float32Array, int8: Int8Array, uint16: Uint16Array };
 const RECENT = 50; // answers in the moving coverage
 const LOWEST = -4 * Math.LN10; // the smallest log-risk that the chart of calibration shows
 const NUMBERS = [, , "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten"];
-const BROKEN = 70; // the strength of the drift that the button gives
+const BROKEN = 50; // the strength of the drift that the button gives
 
 /* A base64 text as a typed array. */
 function decode({ type, data }) {
@@ -128,16 +128,19 @@ function drawInput() {
   byId("computed").style.width = `${(100 * watch.time) / rule.horizon}%`;
   byId("saved").style.width = `${(100 * left) / rule.horizon}%`;
   byId("saved-words").textContent = left ? `${left} steps are not computed` : "";
-  byId("set-words").textContent = set.length === everything.length ? "every class is possible" : `${inWords(set)} ${set.length > 1 ? "are" : "is"} possible`;
+  byId("set-words").textContent = set.length === everything.length ? "every class is possible" : `still possible: ${set.map(named).join(", ") || "no class"}`;
   drawCalibration(watch.last ? watch.last.level : null, limit);
 }
+
+const ranksRisks = (rule) => rule.policy === "AG_RISK" && rule.thresholds.length === 1;
+const riskInWords = (level) => percent(Math.exp(level), level < Math.log(0.01) ? 2 : 1);
 
 /* The risk of this input, and the calibration examples on both sides of the threshold. */
 function drawCalibration(level, limit) {
   const { rule } = now;
-  const isRisk = rule.policy === "AG_RISK" && rule.thresholds.length === 1;
+  const isRisk = ranksRisks(rule);
   const what =
-    rule.maxSetSize === 1 ? "The risk that the most probable class is wrong" : `The risk that the right class is not among the best ${rule.maxSetSize}`;
+    rule.maxSetSize === 1 ? "the risk that the most probable class is wrong" : `the risk that the right class is not among the best ${rule.maxSetSize}`;
   const shown = Number.isFinite(limit) && limit !== null ? limit : rule.thresholds[0][0];
   if (!isRisk) {
     byId("risk-words").textContent = `This rule compares ${rule.policy === "AG_CONFIDENCE" ? "the largest confidence" : "the score of every class"} with what calibration found.`;
@@ -152,11 +155,14 @@ function drawCalibration(level, limit) {
   const examples = rule.examples || [];
   const levels = Array.from(now.levels, (value) => (value === undefined || value > 0 ? 0 : value)); // before the first checkpoint all are possible
   const missed = calibration.draw({ examples, levels, limit: shown, horizon: rule.horizon, low: LOWEST, what });
-  const inShare = (value) => percent(Math.exp(value), value < Math.log(0.01) ? 2 : 1);
-  byId("risk-words").textContent = `${what}: ${level === null ? "not known yet" : inShare(level)}; it stops below ${inShare(shown)}.`;
+  byId("risk-words").textContent =
+    `The networks’ own estimate of ${what}: ${level === null ? "not known yet" : riskInWords(level)}. ` +
+    (count.adaptive
+      ? `It stops below ${riskInWords(shown)}: this threshold follows the labels of the answers.`
+      : `An estimate is no guarantee, so calibration on examples with known labels chose where to stop: below ${riskInWords(shown)}.`);
   const most = Math.floor((examples.length + 1) * (1 - rule.target) + 1e-9);
   byId("missed-words").textContent = examples.length
-    ? `The threshold misses ${missed} of the ${examples.length} calibration examples; a guarantee of ${percent(rule.target)} allows at most ${Math.max(most - 1, 0)}.`
+    ? `the threshold misses ${missed} of the ${examples.length} calibration examples; a guarantee of ${percent(rule.target)} allows at most ${Math.max(most - 1, 0)}.`
     : "";
 }
 
@@ -185,7 +191,7 @@ function answerInWords({ time, classes }) {
   const all = classes.length === DATA.classes.length;
   const one = classes.length === 1;
   const answer = all ? "anything" : one && named(classes[0]).length < 3 ? `${article(named(classes[0]))} ${named(classes[0])}` : inWords(classes);
-  return `It is <b>${escapeText(answer)}</b>. Step ${time} of ${now.rule.horizon}.`;
+  return `It is <b>${escapeText(answer)}</b>. <span class="at">Step ${time} of ${now.rule.horizon}.</span>`;
 }
 
 function escapeText(text) {
@@ -314,13 +320,14 @@ function drawCounts() {
   if (n) {
     const right = recent.filter(Boolean).length;
     const [low, high] = wilson(right, n);
-    byId("coverage").innerHTML = `${percent(right / n, 1)} <small>${percent(low)} to ${percent(high)}</small>`;
+    byId("coverage").innerHTML = `${percent(right / n, 1)} <small>between ${percent(low)} and ${percent(high)}</small>`;
   } else byId("coverage").textContent = "–";
-  const goal = target === null ? "" : `; the guarantee is at least ${percent(target)} on average over calibration draws`;
-  const one = range ? `, and this one draw may lie anywhere from ${percent(range[0])} to ${percent(range[1])}` : "";
+  const goal = target === null ? "" : `. The guarantee is at least ${percent(target)} on average over calibration draws`;
+  const one = range ? `; this one draw may lie anywhere from ${percent(range[0])} to ${percent(range[1])} (shaded)` : "";
+  const asCalibrated = !count.adaptive && !driftNow().strength;
   let promise = goal + one;
-  if (count.adaptive) promise = `; the threshold follows the labels and brings ${percent(target)} back in the long run`;
-  else if (driftNow().strength) promise = "; the guarantee is for inputs as recorded, and ended when the camera broke";
+  if (count.adaptive) promise = `. The threshold follows the labels and brings ${percent(target)} back in the long run`;
+  else if (driftNow().strength) promise = ". The guarantee is for inputs as recorded, and ended when the camera broke";
   const where = since ? " since the last change" : "";
   const again = count.seen.size === recorded.length ? " All inputs have been counted: more do not change these figures." : "";
   byId("coverage-words").textContent = !DATA.inputs.labels
@@ -336,7 +343,7 @@ function drawCounts() {
   });
   const length = Math.max(times.length, RECENT);
   drawChart(byId("coverage-chart"), {
-    lines: [{ values: moving }], length, low: moving.some((share) => share < 0.5) ? 0 : 0.5, high: 1, limit: target, limitName: "guarantee", marks: changes,
+    lines: [{ values: moving }], length, low: moving.some((share) => share < 0.5) ? 0 : 0.5, high: 1, limit: target, limitName: "guarantee", band: asCalibrated ? range : null, marks: changes,
     label: `Coverage of the last ${RECENT} answers`, unit: (value) => percent(value),
   }); // prettier-ignore
   const latest = times.slice(since);
@@ -348,10 +355,21 @@ function drawCounts() {
     label: "Stopping time of each answer", unit: (value) => percent(value),
   }); // prettier-ignore
   drawAlarm(monitor, length, changes);
+  sayGuarantee();
   const healing = count.adaptive ? count.adaptive.threshold : null;
   if (healing !== null) {
-    byId("adaptive-words").textContent = `The threshold follows the labels: it is ${Number.isFinite(healing) ? healing.toFixed(2) : "closed, nothing stops"}, and was calibrated to ${now.rule.adaptive.threshold.toFixed(2)}. What holds now: ${now.rule.adaptive.guarantee}`;
+    const said = (value) => (!Number.isFinite(value) ? "closed, nothing stops" : ranksRisks(now.rule) ? riskInWords(value) : value.toFixed(2));
+    byId("adaptive-words").textContent = `The threshold follows the labels: it is ${said(healing)}, and was calibrated to ${said(now.rule.adaptive.threshold)}. What holds now: ${now.rule.adaptive.guarantee}`;
   } else byId("adaptive-words").textContent = now.rule.adaptive ? "" : now.rule.notAdaptive;
+}
+
+function sayGuarantee() {
+  const { guarantee } = now.rule;
+  byId("guarantee").textContent = count.adaptive
+    ? "This guarantee has given way to that of the threshold which follows the labels: see “Break the camera”."
+    : driftNow().strength
+    ? "The camera is broken: its events are not exchangeable with the calibration examples, and this guarantee does not hold."
+    : guarantee.charAt(0).toUpperCase() + guarantee.slice(1);
 }
 
 function drawAlarm(monitor, length, changes) {
@@ -362,14 +380,30 @@ function drawAlarm(monitor, length, changes) {
   const found = raised.map(([kind, { number }]) => `After ${number} answers: ${because[kind]}. `).join("");
   const chance = raised.length ? "" : ` A false alarm has probability at most ${percent(1 / monitor.limit)} for each.`;
   byId("alarm-words").textContent = count.adaptive
-    ? "The alarm is off while the threshold follows the labels."
+    ? "The alarm is off while the threshold follows the labels: see it move, from where calibration put it."
     : `${found}Evidence against “nothing has changed”: from the inputs (line) and from misses (dots).${chance}`;
+  if (count.adaptive) {
+    drawHealing(count.adaptive, length);
+    return;
+  }
   const limit = Math.log10(monitor.limit);
   const tallest = [...monitor.inputs.log, ...monitor.misses.log].reduce((most, value) => Math.max(most, value), 2);
   drawChart(byId("alarm-chart"), {
-    lines: count.adaptive ? [] : [{ values: monitor.inputs.log }, { values: monitor.misses.log, kind: "second" }], length, low: -1,
+    lines: [{ values: monitor.inputs.log }, { values: monitor.misses.log, kind: "second" }], length, low: -1,
     high: Math.min(Math.ceil(tallest), 12), limit, limitName: "alarm", marks: changes, label: "Evidence of drift, as powers of ten",
     unit: (value) => `10${superscript(value)}`,
+  }); // prettier-ignore
+}
+
+/* The threshold since healing began. */
+function drawHealing({ log }, length) {
+  const calibrated = now.rule.adaptive.threshold;
+  const known = [...log.filter(Number.isFinite), calibrated];
+  const ofRisk = ranksRisks(now.rule);
+  drawChart(byId("alarm-chart"), {
+    lines: [{ values: log.map((value) => (Number.isFinite(value) ? value : LOWEST)), first: count.since + 1 }], length, limit: calibrated, limitName: "as calibrated",
+    low: ofRisk ? LOWEST : Math.floor(Math.min(...known) - 1), high: ofRisk ? 0 : Math.ceil(Math.max(...known)),
+    label: "The threshold", unit: (value) => (ofRisk ? percent(Math.exp(value), value < -1 ? 2 : 0) : value.toFixed(1)),
   }); // prettier-ignore
 }
 
@@ -385,35 +419,71 @@ function bindRace() {
     return;
   }
   const { target, maxSetSize } = rules[DATA.first];
-  byId("race-words").textContent = `${racers.length} rules with one guarantee, ${percent(target)}, and at most ${maxSetSize} class${maxSetSize > 1 ? "es" : ""} in an early answer, on the same inputs.`;
-  byId("lanes").innerHTML = "<thead><tr><th>rule</th><th>this input</th><th>mean step</th><th>right</th></tr></thead>";
+  byId("race-words").textContent =
+    `${racers.length} rules with one guarantee, ${percent(target)}, and at most ${maxSetSize} class${maxSetSize > 1 ? "es" : ""} in an early answer, watch the same inputs as recorded. ` +
+    "A bar ends where its rule stops; the mark is the mean.";
+  byId("lanes").innerHTML = "<thead><tr><th>rule</th><th></th><th>answer</th><th>mean step</th><th>right</th></tr></thead>";
   const body = byId("lanes").appendChild(document.createElement("tbody"));
   const lanes = racers.map((rule) => {
     const row = body.insertRow();
-    row.innerHTML = `<th scope="row"></th><td><span class="lane"><i></i></span></td><td>–</td><td>–</td>`;
-    row.cells[0].textContent = rule.name;
-    return { rule, row, steps: 0, right: 0, n: 0 };
+    row.innerHTML = `<th scope="row"></th><td><span class="lane"><i></i><b hidden></b></span></td><td>–</td><td>–</td><td>–</td>`;
+    row.cells[0].textContent = rule === racers.at(-1) ? `ours: ${rule.name}` : rule.name;
+    row.className = rule === racers.at(-1) ? "ours" : "";
+    return { rule, row, bar: row.querySelector("i"), mark: row.querySelector("b"), steps: 0, right: 0, n: 0 };
   });
   let at = 0;
   byId("race").addEventListener("click", async () => {
     setPlaying(false);
     setBusy(true);
-    for (let done = 0; done < 20; done++) {
-      const input = at++ % recorded.length;
-      if (at > recorded.length) break; // no input is counted twice
-      for (const lane of lanes) {
-        const { time, classes } = decide(input, lane.rule);
-        lane.n += 1;
-        lane.steps += time;
-        lane.right += DATA.inputs.labels ? classes.includes(DATA.inputs.labels[input]) : 0;
-        lane.row.querySelector("i").style.width = `${(100 * time) / lane.rule.horizon}%`;
-        lane.row.cells[2].textContent = (lane.steps / lane.n).toFixed(1);
-        lane.row.cells[3].textContent = DATA.inputs.labels ? `${lane.right} of ${lane.n}` : "–";
-      }
-      await pause(stillness.matches ? 0 : 220);
+    for (let done = 0; done < 20 && at < recorded.length; done++, at++) {
+      // no input is counted twice
+      for (const lane of lanes) lane.found = decide(at, lane.rule);
+      if (!stillness.matches) await runLanes(lanes);
+      lanes.forEach((lane) => showLane(lane, DATA.inputs.labels && DATA.inputs.labels[at]));
+      await pause(stillness.matches ? 0 : 150);
     }
+    sayRace(lanes);
     setBusy(false);
+    byId("race").disabled = at >= recorded.length;
   });
+}
+
+/* All bars grow alike, each to the step at which its rule stops. */
+async function runLanes(lanes) {
+  const began = performance.now();
+  for (let shown = 0; shown < 1; await pause(16)) {
+    shown = Math.min((performance.now() - began) / 500, Math.max(...lanes.map(({ found, rule }) => found.time / rule.horizon)));
+    for (const { bar, found, rule } of lanes) bar.style.width = `${100 * Math.min(shown, found.time / rule.horizon)}%`;
+    if (lanes.every(({ found, rule }) => shown >= found.time / rule.horizon)) return;
+  }
+}
+
+/* Add an answer to the totals of a lane. */
+function showLane(lane, label) {
+  const { rule, row, bar, mark, found } = lane;
+  const known = typeof label === "number";
+  const hit = !known || found.classes.includes(label);
+  lane.n += 1;
+  lane.steps += found.time;
+  lane.right += hit;
+  bar.style.width = `${(100 * found.time) / rule.horizon}%`;
+  mark.hidden = false;
+  mark.style.left = `${(100 * lane.steps) / lane.n / rule.horizon}%`;
+  row.cells[2].textContent = `${inWords(found.classes)}${hit ? "" : " ✗"}`;
+  row.cells[2].classList.toggle("wrong", !hit);
+  row.cells[3].textContent = (lane.steps / lane.n).toFixed(1);
+  row.cells[4].textContent = known ? `${lane.right} of ${lane.n}` : "–";
+}
+
+/* What the race has shown so far, and how much of it may be chance. */
+function sayRace(lanes) {
+  const ours = lanes.at(-1);
+  const earlier = (lane) => Math.round(100 * (1 - ours.steps / lane.steps));
+  const than = lanes.slice(0, -1).map((lane) => `${Math.abs(earlier(lane))} % ${earlier(lane) < 0 ? "later" : "earlier"} than ${lane.rule.name}`);
+  const { target } = ours.rule;
+  const chance = 1.96 * Math.sqrt(ours.n * target * (1 - target));
+  const right = DATA.inputs.labels ? ` Of ${ours.n} answers, a rule at ${percent(target)} has ${Math.round(ours.n * target)} right on average; chance moves that by ${Math.round(chance)} either way.` : "";
+  byId("race-result").textContent = `Ours stops ${than.join(", and ")}.${right}`;
 }
 
 // ---- controls
@@ -427,9 +497,9 @@ function chooseRule(rule) {
   slider.max = offered.length - 1;
   slider.value = offered.indexOf(rule);
   slider.hidden = offered.length === 1;
-  byId("target-value").textContent = rule.name;
+  [byId("lowest").textContent, byId("highest").textContent] = offered.length === 1 ? ["", ""] : [offered[0], offered.at(-1)].map(({ target }) => (target === null ? "" : percent(target)));
+  byId("target-value").textContent = `${rule.name}:`;
   slider.setAttribute("aria-valuetext", rule.name);
-  byId("guarantee").textContent = rule.guarantee;
   byId("heal").disabled = !rule.adaptive;
   writeAddress();
   startAgain();
@@ -501,6 +571,7 @@ function bindControls() {
   byId("break").addEventListener("click", () => {
     byId("drift").value = isPressed("break") ? 0 : BROKEN;
     describeDrift();
+    if (!driftNow().strength) count.monitor = new DriftMonitor(now.rule.monitor); // repaired: the alarm has done its work
     noteChange();
     if (!now.playing && !stillness.matches) byId("play").click();
   });
@@ -522,6 +593,12 @@ function writeAddress() {
 
 /* An image as one letter for each point, of 36 shades. */
 const writeImage = (image) => Array.from(image, (value) => Math.round(35 * value).toString(36)).join("");
+
+/* Watch the drawing of the address. */
+function watchAddress() {
+  setPlaying(false);
+  watchImage(Float64Array.from(now.drawing, (letter) => parseInt(letter, 36) / 35));
+}
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
@@ -553,6 +630,12 @@ function open() {
   for (const events of first) camera.add(events);
   camera.draw();
   const redraw = () => now.watch && drawInput();
+  addEventListener("hashchange", () => {
+    const drawn = now.drawing;
+    chooseRule(readAddress());
+    for (const one of byId("sizes").querySelectorAll("input")) one.checked = Number(one.value) === now.rule.maxSetSize;
+    if (now.drawing && now.drawing !== drawn) watchAddress();
+  });
   addEventListener("resize", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   setTimeout(start, 30); // the first events are painted by then
@@ -561,7 +644,7 @@ function open() {
 function start() {
   bindRace();
   if (now.drawing) {
-    watchImage(Float64Array.from(now.drawing, (letter) => parseInt(letter, 36) / 35));
+    watchAddress();
     return;
   }
   now.watch = new Watch(networks(), now.rule);

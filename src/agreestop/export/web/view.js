@@ -75,9 +75,10 @@ class AgreementView {
     const width = Math.min(Math.max(parent.clientWidth, 320), 640); // so that letters have their own size on a phone too
     Object.assign(this, { names, count, width, top: 16, bottom: 270, height: 322, left: 40 });
     this.column = (this.width - this.left) / names.length;
-    this.radius = Math.min(11, (this.column + 12) / 6.4);
+    this.radius = Math.min(11, Math.max(8.5, (this.column + 12) / 6.4)); // so that its number can be read
     const step = 2.1 * this.radius;
-    this.beside = 3 * step <= this.column + 12 ? [0, -step, step] : [0]; // where a token may stand in its column
+    const row = Math.min(3, Math.max(1, Math.floor((this.column + 12) / step)));
+    this.beside = [[0], [-step / 2, step / 2], [0, -step, step]][row - 1]; // where a token may stand in its column
     this.svg = shape(parent, "svg", { viewBox: `0 0 ${this.width} ${this.height}`, role: "img" });
     for (const share of [0, 0.5, 1]) {
       const y = this.y(share);
@@ -142,13 +143,14 @@ class AgreementView {
   }
 }
 
-/* A chart of lines [{values, kind}] over their index, from 0 to `length`, with one dashed limit and marks at some indices. */
-function drawChart(parent, { lines, length, low, high, limit = null, limitName = "", marks = [], label, unit = (value) => value }) {
+/* A chart of lines [{values, kind}] over their index, from 0 to `length`, with one dashed limit, a shaded band, and marks at some indices. */
+function drawChart(parent, { lines, length, low, high, limit = null, band = null, limitName = "", marks = [], label, unit = (value) => value }) {
   const [width, height, left, right, top, bottom] = [320, 104, 34, 6, 16, 16];
   parent.replaceChildren();
   const svg = shape(parent, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   const x = (index) => left + (index / Math.max(length, 1)) * (width - left - right);
   const y = (value) => top + (1 - (Math.min(Math.max(value, low), high) - low) / (high - low)) * (height - top - bottom);
+  if (band) shape(svg, "rect", { class: "band", x: left, width: width - left - right, y: y(band[1]), height: y(band[0]) - y(band[1]) });
   for (const value of [low, high]) {
     shape(svg, "line", { class: "axis", x1: left, x2: width - right, y1: y(value), y2: y(value) });
     shape(svg, "text", { x: left - 5, y: y(value) + 4, "text-anchor": "end" }, unit(value));
@@ -212,7 +214,7 @@ class CalibrationView {
     }
     shape(svg, "line", { class: "axis", x1: middle, x2: middle, y1: top - 8, y2: bottom });
     shape(svg, "text", { x: left, y: 12 }, wide ? "this input: its risk, step by step" : "this input");
-    shape(svg, "text", { x: middle + 10, y: 12 }, wide ? "calibration examples: each is answered wrongly above its dot" : "calibration examples");
+    shape(svg, "text", { x: middle + 10, y: 12 }, wide ? `${examples.length} calibration examples: a threshold above its dot answers an example wrongly` : "calibration examples");
     shape(svg, "text", { x: left, y: bottom + 18 }, "step 0");
     shape(svg, "text", { x: middle - 8, y: bottom + 18, "text-anchor": "end" }, `step ${horizon}`);
     const x = (index) => left + ((index + 1) / horizon) * (middle - left - 8);
@@ -231,7 +233,8 @@ class CalibrationView {
     shape(handle, "rect", { x: left, width: right - left, y: line - 9, height: 18, opacity: 0 });
     shape(handle, "line", { class: "threshold", x1: left, x2: right, y1: line, y2: line });
     shape(handle, "circle", { class: "grip", cx: middle, cy: line, r: 7 });
-    shape(handle, "text", { x: left + 6, y: line - 7 }, Number.isFinite(limit) ? "it stops below" : "nothing stops");
+    const above = line > bottom - 18; // the label stands where there are no dots
+    shape(handle, "text", { x: right, y: line + (above ? -7 : 15), "text-anchor": "end" }, !Number.isFinite(limit) ? "nothing stops" : wide ? "it stops below this line" : "stops below");
     return missed;
   }
 }
