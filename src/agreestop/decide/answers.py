@@ -471,9 +471,26 @@ class LearnedVotes(OpenRisk, KeptInFiles):
     of the leader, as a difference of mean logarithms; without costs, for how many samples the
     leader has come without a break, as a logarithm.
 
-    weight     of the sign, learned where early votes were split
-    with_cost  whether the sign is that of costs
-    rows       the tuning rows, where they have ids
+    Attributes
+    ----------
+    weight : float
+        Of the sign, learned where early votes were split.
+    with_cost : bool
+        Whether the sign is that of costs.
+    times : (M,), optional
+        The numbers of samples it was learned for.
+    rows : optional
+        The tuning rows, where they have ids.
+
+    Examples
+    --------
+    >>> import numpy as np, agreestop as ag
+    >>> rng = np.random.default_rng(0)
+    >>> hard = rng.beta(1, 3, size=400)
+    >>> samples = [["no" if rng.random() < p else "yes" for _ in range(10)] for p in hard]
+    >>> risk = ag.VoteRisk.fit(ag.Answers(samples), "final")
+    >>> type(risk).__name__, risk.with_cost
+    ('LearnedVotes', False)
     """
 
     weight: float

@@ -394,6 +394,27 @@ class Group:
     """Figures of the inputs that stopped at one time, or of one class, block, group or person.
 
     The figures are described in `agreestop.decide.decisions`. A group may have a name.
+
+    Attributes
+    ----------
+    key
+        The stopping time, class or block; groups and people are numbered.
+    n
+        The number of inputs.
+    name
+        The name of a class, a block, a group or a person.
+    coverage, latency, normalized_latency, set_size, cost, agreement, answered, wrong, width, kept
+        Those of `Evaluation`, over these inputs alone.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> scores = ag.simulate_scores(400, steps=8, K=2, C=3)
+    >>> calibration, test = scores.split(0.5, 0.5, seed=0)
+    >>> rule = ag.AgreeStop(0.9, range(1, 9), 1).calibrate(calibration)
+    >>> first = ag.evaluate(rule.decide(test), test).by_stop_time[0]
+    >>> 1 <= first.key <= 8, 0 < first.n <= 200, bool(0 <= first.coverage <= 1)
+    (True, True, True)
     """
 
     key: float

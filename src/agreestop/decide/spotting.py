@@ -372,6 +372,18 @@ class SpottingEvaluation:
         The share of recordings with a false alarm.
     per_hour
         False alarms an hour, where the length of a step is known.
+
+    Examples
+    --------
+    >>> import numpy as np, agreestop as ag
+    >>> rng = np.random.default_rng(0)
+    >>> recordings = [rng.normal(size=500) for _ in range(120)]
+    >>> calibrated = ag.Spotter(false_alarms=0.05, rest=20).calibrate(recordings[:99])
+    >>> for scores in recordings[99:]:
+    ...     scores[200:210] += 9
+    >>> result = calibrated.evaluate(recordings[99:], [[(200, 210)]] * 21, within=20)
+    >>> result.recordings, result.events, float(result.found)
+    (21, 21, 1.0)
     """
 
     recordings: int
@@ -779,6 +791,20 @@ class CalibratedSpotter(KeptInFiles):
         The number of people in calibration, where the promise is for new people.
     engine, ensemble_digest, heard
         What made the scores it was calibrated on, where `ensemble.listen` did.
+
+    Examples
+    --------
+    >>> import numpy as np, agreestop as ag
+    >>> rng = np.random.default_rng(0)
+    >>> recordings = [rng.normal(size=500) for _ in range(99)]
+    >>> calibrated = ag.Spotter(false_alarms=0.05, rest=20).calibrate(recordings)
+    >>> calibrated.n, 2.5 < calibrated.threshold < 6
+    (99, True)
+    >>> scores = rng.normal(size=500)
+    >>> scores[200:210] += 9
+    >>> stream = calibrated.stream()
+    >>> [found.index for score in scores if (found := stream.push(score))]
+    [200]
     """
 
     spotter: Spotter
@@ -915,6 +941,15 @@ class SpotterStream:
     ----------
     index : int
         The next step.
+
+    Examples
+    --------
+    >>> import numpy as np, agreestop as ag
+    >>> rng = np.random.default_rng(0)
+    >>> recordings = [rng.normal(size=500) for _ in range(99)]
+    >>> stream = ag.Spotter(false_alarms=0.05, rest=20).calibrate(recordings).stream()
+    >>> stream.push(0.3), stream.push(9.0).index, stream.index
+    (None, 1, 2)
     """
 
     __slots__ = ("_alarms", "_calibrated", "_free", "index")

@@ -135,7 +135,19 @@ class AsyncSession(SharedAsyncSession):
 
 @final
 class AsyncWatch(SharedAsyncSession):
-    """One stream without an end at the server, of an `AsyncClient`; see `ClientWatch`."""
+    """One stream without an end at the server, of an `AsyncClient`; see `ClientWatch`.
+
+    Examples
+    --------
+    With a server that `agreestop serve SPOTTER` started::
+
+        async with ag.serve.AsyncClient("ws://127.0.0.1:8000") as client:
+            stream = await client.watch()
+            for score in scores:
+                found = await stream.push(score)
+                if found is not None:
+                    print(found)
+    """
 
     async def push(
         self, step: Any = None, *, frame: ArrayLike | None = None

@@ -417,7 +417,19 @@ class ClientSession(SharedSession):
 
 @final
 class ClientWatch(SharedSession):
-    """One stream without an end at the server, of a `Client`."""
+    """One stream without an end at the server, of a `Client`; `client.watch()` opens it.
+
+    Examples
+    --------
+    With a server that `agreestop serve SPOTTER` started::
+
+        with ag.serve.Client("ws://127.0.0.1:8000") as client:
+            stream = client.watch()
+            for score in scores:
+                found = stream.push(score)
+                if found is not None:
+                    print(found)
+    """
 
     def __init__(self, client: "Client", session: int) -> None:
         super().__init__(session, client.about)

@@ -38,7 +38,24 @@ MOST_LOGIT = 100.0  # beyond it a bound is reached
 
 @dataclass(frozen=True)
 class PoolFigures:
-    """Mean figures with intervals for the draw of the pool; see `Splits.over_pools`."""
+    """Mean figures with intervals for the draw of the pool; see `Splits.over_pools`.
+
+    Attributes
+    ----------
+    coverage, normalized_latency, set_size, kept
+        Those of `Evaluation`.
+    work
+        The mean number of member-steps.
+
+    Examples
+    --------
+    >>> import agreestop as ag
+    >>> scores = ag.simulate_scores(200, steps=8, K=2, C=3)
+    >>> splits = ag.repeat_splits(ag.AgreeStop(0.9, range(1, 9), 1), scores, repeats=20)
+    >>> figures = splits.over_pools
+    >>> bool(figures.coverage.low < figures.coverage < figures.coverage.high)
+    True
+    """
 
     coverage: Estimate
     normalized_latency: Estimate

@@ -55,9 +55,23 @@ class CacheWarning(UserWarning):
 class Check:
     """Whether a data set's files are there and whole.
 
-    found     what is there, in sentences
-    problems  what is missing or damaged, in sentences; empty where everything is whole
-    usable    whether `load` takes the files as they are: all of them, or a partial copy
+    Attributes
+    ----------
+    name
+        The data set.
+    found
+        What is there, in sentences.
+    problems
+        What is missing or damaged, in sentences; empty where everything is whole.
+    usable
+        Whether `load_data_set` takes the files as they are: all of them, or a partial copy.
+
+    Examples
+    --------
+    >>> import tempfile, agreestop as ag
+    >>> check = ag.events.check_data_set("n-mnist", tempfile.mkdtemp())
+    >>> check.name, check.usable, check.whole
+    ('n-mnist', False, False)
     """
 
     name: str
