@@ -1,7 +1,9 @@
-"""What an adapter costs: K torch modules stepped by `from_module`, beside the bare loop over the same modules, and with early stopping.
+"""What an adapter costs: K torch modules stepped by `from_module`, beside the bare loop over the
+same modules, and with early stopping.
 
-The bare loop calls each module T times on the batch and keeps its outputs. `to T` is `engine.engine.begin(x).advance(T)`, and `decided` is
-`engine.decide`, whose time should fall with the share of the steps that it computes.
+The bare loop calls each module T times on the batch and keeps its outputs. `to T` is
+`engine.engine.begin(x).advance(T)`, and `decided` is `engine.decide`, whose time should fall with
+the share of the steps that it computes.
 """
 
 from __future__ import annotations
@@ -42,7 +44,12 @@ class Convolution(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * SENSORS, CLASSES))
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(16 * SENSORS, CLASSES),
+        )
 
     def forward(self, x_t: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         found = self.layers(x_t.view(-1, 1, 8, 8))
@@ -55,7 +62,15 @@ class ThreeConvolutions(Convolution):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers.insert(2, nn.Sequential(nn.Conv2d(16, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 16, 3, padding=1), nn.ReLU()))
+        self.layers.insert(
+            2,
+            nn.Sequential(
+                nn.Conv2d(16, 64, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(64, 16, 3, padding=1),
+                nn.ReLU(),
+            ),
+        )
 
 
 @torch.no_grad()
@@ -72,7 +87,9 @@ def bare_loop(modules: list[nn.Module], x: Tensor) -> Tensor:
 
 
 def bench_adapters(repeats: int) -> dict[str, Any]:
-    """Times of the bare loop, of stepping to T and of deciding, for each kind of module and for a batch and one input."""
+    """Times of the bare loop, of stepping to T and of deciding, for each kind of module and for a
+    batch and one input.
+    """
     rng, entries = np.random.default_rng(0), []
     torch.manual_seed(0)
     for kind in (Gru, Convolution, ThreeConvolutions):
@@ -80,7 +97,9 @@ def bench_adapters(repeats: int) -> dict[str, Any]:
         engine = ag.adapters.from_module(modules)
         rates = 0.1 + 0.3 * (rng.random((BATCH, 1, SENSORS)) < 0.3)
         inputs = (rng.random((BATCH, STEPS, SENSORS)) < rates).astype(np.float32)
-        rule = ag.AgreeStop(target=0.6, checkpoints=range(1, STEPS + 1), max_set_size=1).calibrate(engine.score(inputs), labels="final")
+        rule = ag.AgreeStop(target=0.6, checkpoints=range(1, STEPS + 1), max_set_size=1).calibrate(
+            engine.score(inputs), labels="final"
+        )
         for batch in (BATCH, 1):
             x = inputs[:batch]
             given = torch.from_numpy(x)
@@ -100,8 +119,14 @@ def bench_adapters(repeats: int) -> dict[str, Any]:
             times = {record.form: record.median for record in records}
             computed = float(engine.decide(rule, x).computed.mean()) / STEPS
             entry: dict[str, Any] = {"module": kind.__name__, "batch": batch, "seconds": times}
-            entry |= {"times_bare_loop": times["to T"] / times["bare loop"], "wanted_at_most": WANTED}
-            entries.append(entry | {"computed": computed, "decided_times_to_T": times["decided"] / times["to T"]})
+            entry |= {
+                "times_bare_loop": times["to T"] / times["bare loop"],
+                "wanted_at_most": WANTED,
+            }
+            entries.append(
+                entry
+                | {"computed": computed, "decided_times_to_T": times["decided"] / times["to T"]}
+            )
     sizes = {"steps": STEPS, "members": MEMBERS, "sensors": SENSORS, "classes": CLASSES}
     return {**describe_run(), "sizes": sizes, "results": entries}
 
@@ -111,7 +136,10 @@ def run_adapters(repeats: int, output: Path) -> None:
     found = bench_adapters(repeats)
     for entry in found["results"]:
         cost = f"{entry['times_bare_loop']:.2f} × the bare loop at T"
-        saved = f"{entry['computed']:.0%} of the steps computed in {entry['decided_times_to_T']:.0%} of the time"
+        saved = (
+            f"{entry['computed']:.0%} of the steps computed in "
+            f"{entry['decided_times_to_T']:.0%} of the time"
+        )
         print(f"{entry['module']}, batch {entry['batch']}: {cost}; {saved}")
     write_results(output, found)
     print(f"Wrote {output}")

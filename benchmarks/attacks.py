@@ -1,10 +1,12 @@
-"""What one hostile client does to the others: the time of an honest push, alone and beside one attacker of each kind.
+"""What one hostile client does to the others: the time of an honest push, alone and beside one
+attacker of each kind.
 
     python -m benchmarks attacks        writes results/serve/attacks.json; takes a few minutes
 
-The server, the attacker and the honest client are three processes. The honest client pushes one step after the other; its 95th
-percentile, and the time until it is connected, are measured right before each attack and during it, so that both see the same machine.
-The memory of the server and the bytes of its log are read at the end of each attack.
+The server, the attacker and the honest client are three processes. The honest client pushes one
+step after the other; its 95th percentile, and the time until it is connected, are measured right
+before each attack and during it, so that both see the same machine. The memory of the server and
+the bytes of its log are read at the end of each attack.
 """
 
 from __future__ import annotations
@@ -53,10 +55,15 @@ def connect(url: str, *, small: bool = True) -> socket.socket:
     return plain
 
 
-def handshake(url: str, host: str = "127.0.0.1", extra: str = "", *, small: bool = True) -> socket.socket:
+def handshake(
+    url: str, host: str = "127.0.0.1", extra: str = "", *, small: bool = True
+) -> socket.socket:
     """A WebSocket by hand; nothing that the server sends is read."""
     plain = connect(url, small=small)
-    head = f"GET /live HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{extra}{KEY}\r\n\r\n"
+    head = (
+        f"GET /live HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: "
+        f"websocket\r\n{extra}{KEY}\r\n\r\n"
+    )
     plain.sendall(head.encode())
     return plain
 
@@ -71,7 +78,9 @@ def frame(payload: bytes, kind: int = TEXT, last: bool = True) -> bytes:
 
 def words_for_numbers(size: int = 130_000) -> str:
     """A push with one long and many short strings where numbers belong."""
-    return write(type="push", session=1, step=1, log_confidence=[["a" * (size // 2), *["b"] * (size // 8)]])
+    return write(
+        type="push", session=1, step=1, log_confidence=[["a" * (size // 2), *["b"] * (size // 8)]]
+    )
 
 
 def empty_steps(count: int = 300_000) -> str:
@@ -109,7 +118,9 @@ def _send_for_ever(url: str, data: bytes) -> None:
 
 
 def _work_much(url: str) -> None:
-    """A thousand sessions that push many steps each and ask for the end of others: all of it is allowed."""
+    """A thousand sessions that push many steps each and ask for the end of others: all of it is
+    allowed.
+    """
     from websockets.sync.client import connect as connect_websocket
 
     steps = [np.arange(step % 7) for step in range(STEPS)]
@@ -175,8 +186,12 @@ ATTACKS: dict[str, Callable[[str], None]] = {
     "lists in lists, 1 MB": lambda url: _repeat(url, deep_lists()),
     "260,000 events in a step": lambda url: _repeat(url, many_events()),
     "500 sessions that work much": _work_much,
-    "messages without end, nothing read": lambda url: _send_for_ever(url, frame(b'{"type":"end","session":1}') * 500),
-    "labels without end, nothing read": lambda url: _send_for_ever(url, frame(b'{"type":"label","decision":"a","label":0}') * 500),
+    "messages without end, nothing read": lambda url: _send_for_ever(
+        url, frame(b'{"type":"end","session":1}') * 500
+    ),
+    "labels without end, nothing read": lambda url: _send_for_ever(
+        url, frame(b'{"type":"label","decision":"a","label":0}') * 500
+    ),
     "pings, nothing read": lambda url: _send_for_ever(url, frame(b"x" * 100, PING) * 500),
     "fragments of a message without end": _many_fragments,
     "2,300 connections, requests, nothing read": _pipeline,
@@ -197,7 +212,9 @@ def attack(name: str, url: str) -> None:
 @contextmanager
 def attacked(name: str, url: str) -> Iterator[None]:
     """An attacker as a process of its own, while the context lasts."""
-    process = multiprocessing.get_context("spawn").Process(target=attack, args=(name, url), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(
+        target=attack, args=(name, url), daemon=True
+    )
     process.start()
     sleep(2.0)  # it imports what it needs
     try:
@@ -219,7 +236,9 @@ def connected(url: str) -> Client:
 
 
 def push_times(url: str, steps: list[list[Integers]], seconds: float) -> tuple[float, list[float]]:
-    """Seconds until a client is connected, and of every push; it pushes one step after the other."""
+    """Seconds until a client is connected, and of every push; it pushes one step after
+    the other.
+    """
     found: list[float] = []
     row, began = 0, perf_counter()
     with connected(url) as client:
@@ -238,11 +257,25 @@ def push_times(url: str, steps: list[list[Integers]], seconds: float) -> tuple[f
 
 @contextmanager
 def logged_server(folder: Path) -> Iterator[tuple[str, int, Path]]:
-    """`agreestop serve` on the rule and the members in a folder: its address, its process id, and the file of its log."""
-    command = [sys.executable, "-c", "from agreestop.cli import main; main()", "serve", str(folder / "rule")]
+    """`agreestop serve` on the rule and the members in a folder: its address, its process id, and
+    the file of its log.
+    """
+    command = [
+        sys.executable,
+        "-c",
+        "from agreestop.cli import main; main()",
+        "serve",
+        str(folder / "rule"),
+    ]
     command += ["--members", str(folder / "members"), "--port", "0"]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "COLUMNS": "500"})
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "COLUMNS": "500"},
+        )
         assert process.stdout is not None
         try:
             line = next(line for line in process.stdout if "connect to" in line)
@@ -253,7 +286,9 @@ def logged_server(folder: Path) -> Iterator[tuple[str, int, Path]]:
             process.stdout.close()
 
 
-def measure(folder: Path, steps: list[list[Integers]], seconds: float, names: list[str]) -> list[dict[str, Any]]:
+def measure(
+    folder: Path, steps: list[list[Integers]], seconds: float, names: list[str]
+) -> list[dict[str, Any]]:
     """One server, and one attacker after the other."""
     found = []
     with logged_server(folder) as (url, process, log):
@@ -264,7 +299,10 @@ def measure(folder: Path, steps: list[list[Integers]], seconds: float, names: li
             with attacked(name, url):
                 connecting, during = push_times(url, steps, seconds)
                 grown = memory(process) - size
-            quantiles = {"alone": float(np.quantile(before, 0.95)), "attacked": float(np.quantile(during, 0.95))}
+            quantiles = {
+                "alone": float(np.quantile(before, 0.95)),
+                "attacked": float(np.quantile(during, 0.95)),
+            }
             found.append({
                 "attack": name,
                 "p95_ms": {key: 1000 * value for key, value in quantiles.items()},
@@ -287,7 +325,11 @@ def run_attacks(seconds: float, output: Path) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         study.rule.save(Path(folder) / "rule")
         study.ensemble.save(Path(folder) / "members")
-        record = {**describe_run(), "seconds": seconds, "attacks": measure(Path(folder), steps, seconds, list(ATTACKS))}
+        record = {
+            **describe_run(),
+            "seconds": seconds,
+            "attacks": measure(Path(folder), steps, seconds, list(ATTACKS)),
+        }
     write_results(output, record)
     return record
 

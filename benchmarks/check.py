@@ -1,10 +1,12 @@
-"""The gate of speed: key workloads, each timed in turn with a reference, against the ratios that are stored.
+"""The gate of speed: key workloads, each timed in turn with a reference, against the ratios that
+are stored.
 
     ratio = fastest(reference) / fastest(workload)
 
-The reference is a fixed mixture of numpy and Python, so a ratio hardly depends on the machine or on its other work. `python -m benchmarks
-check --store` writes results/bench/check.json, and `--add` only the ratios of new workloads. Without them, a workload whose ratio is below
-0.8 of the stored one fails.
+The reference is a fixed mixture of numpy and Python, so a ratio hardly depends on the machine or on
+its other work. `python -m benchmarks check --store` writes results/bench/check.json, and `--add`
+only the ratios of new workloads. Without them, a workload whose ratio is below 0.8 of the stored
+one fails.
 """
 
 from __future__ import annotations
@@ -46,11 +48,15 @@ def workloads() -> dict[str, Work]:
     """What users wait for: the rules on scores, and the event-driven engine on events."""
     rng = np.random.default_rng(0)
     rule = ag.AgreeStop(0.9, range(1, STEPS + 1), 1)
-    examples, more = (ag.simulate_scores(n, steps=STEPS, K=MEMBERS, C=10, seed=n, pace=4.0) for n in (500, 2000))
+    examples, more = (
+        ag.simulate_scores(n, steps=STEPS, K=MEMBERS, C=10, seed=n, pace=4.0) for n in (500, 2000)
+    )
     calibrated = rule.calibrate(examples)
     x = rng.random((160, STEPS, 2, 12, 12)) < 0.03
     network = ag.networks.FullyConnected(x.shape[2:], 10, hidden=(256,))
-    ensemble = ag.ensembles.DeepEnsemble(network, members=MEMBERS, device="cpu").fit(x[:60], np.arange(60) % 10, epochs=1, progress=False)
+    ensemble = ag.ensembles.DeepEnsemble(network, members=MEMBERS, device="cpu").fit(
+        x[:60], np.arange(60) % 10, epochs=1, progress=False
+    )
     watched = rule.calibrate(ensemble.score(x[60:110]), "final")
     frames = [np.flatnonzero(step) for step in x[110]]
 
@@ -115,19 +121,38 @@ def stored_ratios(path: Path) -> dict[str, float]:
     return {str(name): float(ratio) for name, ratio in content["ratios"].items()}
 
 
-def store(works: Mapping[str, Work], path: Path, rounds: int, known: Mapping[str, float] | None = None) -> dict[str, float]:
+def store(
+    works: Mapping[str, Work], path: Path, rounds: int, known: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """Measure and write all ratios, but keep those that are known."""
     kept = known or {}
-    ratios = {name: kept[name] if name in kept else measure(work, rounds) for name, work in works.items()}
-    write_results(path, {**describe_run(), "rounds": rounds, "ratios": {name: round(ratio, 4) for name, ratio in ratios.items()}})
+    ratios = {
+        name: kept[name] if name in kept else measure(work, rounds) for name, work in works.items()
+    }
+    write_results(
+        path,
+        {
+            **describe_run(),
+            "rounds": rounds,
+            "ratios": {name: round(ratio, 4) for name, ratio in ratios.items()},
+        },
+    )
     return ratios
 
 
-def check(works: Mapping[str, Work], stored: Mapping[str, float], rounds: int, say: Callable[[str], object]) -> Sequence[str]:
+def check(
+    works: Mapping[str, Work],
+    stored: Mapping[str, float],
+    rounds: int,
+    say: Callable[[str], object],
+) -> Sequence[str]:
     """The workloads that are slower than they may be."""
     unknown = sorted(set(works) ^ set(stored))
     if unknown:
-        raise InputError(f"the stored ratios do not fit the workloads ({', '.join(unknown)}): write them again with --store.")
+        raise InputError(
+            f"the stored ratios do not fit the workloads ({', '.join(unknown)}): write them again "
+            "with --store."
+        )
     slow = []
     for name, work in works.items():
         ratio = 0.0
@@ -137,5 +162,8 @@ def check(works: Mapping[str, Work], stored: Mapping[str, float], rounds: int, s
                 break
         else:
             slow.append(name)
-        say(f"{name}: {ratio / stored[name]:.2f} of the stored speed{' - too slow' if name in slow else ''}")
+        say(
+            f"{name}: {ratio / stored[name]:.2f} of the stored "
+            f"speed{' - too slow' if name in slow else ''}"
+        )
     return slow

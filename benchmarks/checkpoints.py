@@ -1,10 +1,13 @@
-"""Do more checkpoints stop earlier? AgreeStop at four, eight, twenty and all checkpoints, with raw scores and with fitted ones.
+"""Do more checkpoints stop earlier? AgreeStop at four, eight, twenty and all checkpoints, with raw
+scores and with fitted ones.
 
-The streams are those of `benchmarks.shapes` and the stored scores of `paper`. There are 50 calibration examples, target 0.9, at most
-three classes. Temperatures are fitted on the tuning rows of each stream. `noted` is the share of calibration draws in which `calibrate`
-says that so many checkpoints stop later than four.
+The streams are those of `benchmarks.shapes` and the stored scores of `paper`. There are 50
+calibration examples, target 0.9, at most three classes. Temperatures are fitted on the tuning rows
+of each stream. `noted` is the share of calibration draws in which `calibrate` says that so many
+checkpoints stop later than four.
 
-`python -m benchmarks checkpoints` writes results/checkpoints.json; `make docs` writes the table in docs/shapes.md.
+`python -m benchmarks checkpoints` writes results/checkpoints.json; `make docs` writes the table in
+docs/shapes.md.
 """
 
 from __future__ import annotations
@@ -46,8 +49,12 @@ def streams(scores: Path) -> Iterator[TunedStream]:
     """The digits of scikit-learn, stored scores of spiking ensembles, and two simulated streams."""
     yield digits_stream(0)
     for name in STORED:
-        parts = [ag.load_scores(scores / name / "deep" / f"{part}.npz") for part in ("tuning", "pool")]
-        yield TunedStream(name, name.endswith("-sim"), *(part.rows(slice(0, 2000)) for part in parts))
+        parts = [
+            ag.load_scores(scores / name / "deep" / f"{part}.npz") for part in ("tuning", "pool")
+        ]
+        yield TunedStream(
+            name, name.endswith("-sim"), *(part.rows(slice(0, 2000)) for part in parts)
+        )
     yield simulated_stream("simulated, slow", 15.0, 2.6, 0)
     yield simulated_stream("simulated, fast", 2.0, 1.6, 0)
 
@@ -60,10 +67,19 @@ def measure(stream: TunedStream, repeats: int) -> Iterator[CheckpointRecord]:
             every = count or len(times)
             checkpoints = [times[len(times) * (index + 1) // every - 1] for index in range(every)]
             rule = ag.AgreeStop(TARGET, checkpoints, SIZE, risk=risk)
-            splits = ag.repeat_splits(rule, stream.pool, n_calibration=N_CALIBRATION, repeats=repeats)
+            splits = ag.repeat_splits(
+                rule, stream.pool, n_calibration=N_CALIBRATION, repeats=repeats
+            )
             noted = np.mean([_noted(rule, stream.pool, seed) for seed in range(repeats)])
             yield CheckpointRecord(
-                *(stream.name, stream.simulated, name, every, float(splits.normalized_latency), splits.normalized_latency.se),
+                *(
+                    stream.name,
+                    stream.simulated,
+                    name,
+                    every,
+                    float(splits.normalized_latency),
+                    splits.normalized_latency.se,
+                ),
                 *(float(splits.coverage), float(splits.set_size), float(noted)),
             )
 
@@ -83,7 +99,15 @@ def run_checkpoints(repeats: int, scores: Path, output: Path) -> list[Checkpoint
     for stream in streams(scores):
         for record in measure(stream, repeats):
             records.append(record)
-            print(f"{record.data:16} {record.risk:13} {record.checkpoints:3} {record.latency:.3f} {record.noted:.2f}", flush=True)
-    content = {**describe_run(("agreestop", "numpy", "scikit-learn")), "repeats": repeats, "records": [asdict(one) for one in records]}
+            print(
+                f"{record.data:16} {record.risk:13} {record.checkpoints:3} {record.latency:.3f} "
+                f"{record.noted:.2f}",
+                flush=True,
+            )
+    content = {
+        **describe_run(("agreestop", "numpy", "scikit-learn")),
+        "repeats": repeats,
+        "records": [asdict(one) for one in records],
+    }
     write_results(output, content)
     return records

@@ -1,4 +1,6 @@
-"""`python -m benchmarks`: how fast our engines are, against other libraries in the same run; and smaller studies."""
+"""`python -m benchmarks`: how fast our engines are, against other libraries in the same run; and
+smaller studies.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +29,45 @@ Repeats = Annotated[int, typer.Option(help="How often each measurement is repeat
 def bench(
     context: typer.Context,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    mnist: Annotated[Path | None, typer.Option(help="Folder with MNIST's four idx files; without it, only Bernoulli inputs.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File. [default: results/bench/DEVICE.json; with --quick runs/bench/DEVICE.json]")
+    mnist: Annotated[
+        Path | None,
+        typer.Option(help="Folder with MNIST's four idx files; without it, only Bernoulli inputs."),
     ] = None,
-    folder: Annotated[Path | None, typer.Option(help="Folder for trained members. [default: runs/bench]")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: only shows that everything works.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Peers without torch.compile, which takes minutes.")] = False,
-    draw: Annotated[bool, typer.Option("--draw", help="Measure nothing: draw the figure of the file given by -o.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="File. [default: results/bench/DEVICE.json; with --quick runs/bench/DEVICE.json]",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder for trained members. [default: runs/bench]")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes: only shows that everything works.")
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Peers without torch.compile, which takes minutes.")
+    ] = False,
+    draw: Annotated[
+        bool,
+        typer.Option("--draw", help="Measure nothing: draw the figure of the file given by -o."),
+    ] = False,
 ) -> None:
-    """Time our engines against snnTorch, SpikingJelly, Norse and sinabs on the same inputs: decisions, live streams, training.
+    """Time our engines against snnTorch, SpikingJelly, Norse and sinabs on the same inputs:
+    decisions, live streams, training.
 
-    Writes the records and a figure beside them. Peers that are not installed are named and left out. Run it on an idle machine. The
-    commands below are separate studies, with options of their own.
+    Writes the records and a figure beside them. Peers that are not installed are named and left
+    out. Run it on an idle machine. The commands below are separate studies, with options of their
+    own.
     """
     if context.invoked_subcommand is not None:
         if sys.argv[1] != context.invoked_subcommand:
-            raise InputError(f"there are options before {context.invoked_subcommand}: give its own options, after it.")
+            raise InputError(
+                f"there are options before {context.invoked_subcommand}: give its own options, "
+                "after it."
+            )
         return
     if draw:
         if output is None:
@@ -57,7 +81,9 @@ def bench(
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
         with printed_warnings(), progress_bar("benchmark") as progress:
             plan = plan_for(device, quick, plain)
-            result = benchmark.run_benchmark(plan, mnist, output, folder or benchmark.FOLDER, command, progress, say)
+            result = benchmark.run_benchmark(
+                plan, mnist, output, folder or benchmark.FOLDER, command, progress, say
+            )
         header, records = result.header, result.records
     for chosen in _parts(records):
         out.print(_table(chosen))
@@ -88,12 +114,26 @@ def adapters(
 def deep(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     data: Annotated[
-        Path, typer.Option(help="Folder that keeps simulated inputs and trained members; on a GPU with CIFAR-10's data_batch_*.bin.")
+        Path,
+        typer.Option(
+            help=(
+                "Folder that keeps simulated inputs and trained members; on a GPU with "
+                "CIFAR-10's data_batch_*.bin."
+            )
+        ),
     ] = Path("runs/bench"),
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="File. [default: results/bench/DEVICE-deep.json]")] = None,
-    draw: Annotated[bool, typer.Option("--draw", help="Measure nothing: draw the figure of the file given by -o.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="File. [default: results/bench/DEVICE-deep.json]"),
+    ] = None,
+    draw: Annotated[
+        bool,
+        typer.Option("--draw", help="Measure nothing: draw the figure of the file given by -o."),
+    ] = False,
 ) -> None:
-    """Time convolutional networks, and on a GPU a ResNet-18 where CIFAR-10 is there, against other libraries."""
+    """Time convolutional networks, and on a GPU a ResNet-18 where CIFAR-10 is there, against other
+    libraries.
+    """
     from .deep import deep as run
 
     run(device, data, output, draw, shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]))
@@ -109,7 +149,10 @@ def events(
     from .events import run_events
 
     for record in run_events(distinct, inputs, rounds, output):
-        out.print(f"{record.work}, {record.unit}: dense {record.dense:,.4g}, events {record.events:,.4g}, ratio {record.ratio:.1f}")
+        out.print(
+            f"{record.work}, {record.unit}: dense {record.dense:,.4g}, events "
+            f"{record.events:,.4g}, ratio {record.ratio:.1f}"
+        )
     show_written(output)
 
 
@@ -122,7 +165,10 @@ def cluster(
     from .cluster import run_cluster
 
     found = run_cluster(recordings, rounds, output)["decisions_a_second"]
-    out.print(f"decisions a second: one process {found['process']:,.0f}, one actor {found['one']:,.0f}, two actors {found['two']:,.0f}")
+    out.print(
+        f"decisions a second: one process {found['process']:,.0f}, one actor {found['one']:,.0f}, "
+        f"two actors {found['two']:,.0f}"
+    )
     show_written(output)
 
 
@@ -131,13 +177,18 @@ def serve(
     rounds: Repeats = 3,
     output: File = Path("results/serve/load.json"),
 ) -> None:
-    """Load the server with many sessions at once, and compare every decision with the engine's; needs agreestop[serve]."""
+    """Load the server with many sessions at once, and compare every decision with the engine's;
+    needs agreestop[serve].
+    """
     from .serve import run_serve
 
     found = run_serve(sessions, rounds, output)
     for name, rate in found["session_steps_a_second"].items():
         p50, p99 = found["push_to_decision_ms"][name]
-        out.print(f"{name}: {rate:,.0f} session-steps a second, push to decision {p50:.1f} ms, p99 {p99:.1f} ms")
+        out.print(
+            f"{name}: {rate:,.0f} session-steps a second, push to decision {p50:.1f} ms, p99 "
+            f"{p99:.1f} ms"
+        )
     out.print(f"{found['decisions']} decisions, {found['lost']} lost, {found['wrong']} wrong")
     show_written(output)
 
@@ -146,12 +197,17 @@ def soak(
     seconds: Annotated[float, typer.Option(help="How long sessions come and go.")] = 600.0,
     output: File = Path("results/serve/soak.json"),
 ) -> None:
-    """Let sessions come and go for ten minutes, and read the memory of the server meanwhile; needs agreestop[serve]."""
+    """Let sessions come and go for ten minutes, and read the memory of the server meanwhile; needs
+    agreestop[serve].
+    """
     from .soak import run_soak
 
     found = run_soak(seconds, output)
     sizes = [reading["bytes"] / 1e6 for reading in found["readings"]]
-    out.print(f"{found['decisions']:,} decisions; memory {sizes[0]:.0f} MB at first, {sizes[-1]:.0f} MB at the end")
+    out.print(
+        f"{found['decisions']:,} decisions; memory {sizes[0]:.0f} MB at first, {sizes[-1]:.0f} MB "
+        "at the end"
+    )
     show_written(output)
 
 
@@ -160,21 +216,39 @@ def drift(
     inputs: Annotated[int, typer.Option(help="Inputs of a run.")] = 2000,
     output: File = Path("results/drift.json"),
 ) -> None:
-    """Count the alarms of a drift monitor over streams side by side, in the order of opening and in that of ending."""
+    """Count the alarms of a drift monitor over streams side by side, in the order of opening and in
+    that of ending.
+    """
     from .drift import run_drift
 
     for one in run_drift(runs, inputs, output)["results"]:
-        opening, ending = ([one[f"{order}_{kind}"] for kind in ("inputs", "misses")] for order in ("opening", "ending"))
-        out.print(f"{one['world']}: alarms about inputs and misses {opening}, in the order of ending {ending}, of {one['runs']}")
+        opening, ending = (
+            [one[f"{order}_{kind}"] for kind in ("inputs", "misses")]
+            for order in ("opening", "ending")
+        )
+        out.print(
+            f"{one['world']}: alarms about inputs and misses {opening}, in the order of ending "
+            f"{ending}, of {one['runs']}"
+        )
     show_written(output)
 
 
 def answers(
-    data: Annotated[Path, typer.Option(help="File of JSON Lines with answers, and optionally gold and tokens (docs/language-models.md).")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            help=(
+                "File of JSON Lines with answers, and optionally gold and tokens "
+                "(docs/language-models.md)."
+            )
+        ),
+    ],
     draws: Annotated[int, typer.Option(help="Random divisions of the questions.")] = 100,
     output: File = Path("results/answers.json"),
 ) -> None:
-    """When to stop sampling a language model: ours against published rules, replayed on the same answers. Writes figures, and no data."""
+    """When to stop sampling a language model: ours against published rules, replayed on the same
+    answers. Writes figures, and no data.
+    """
     from .answers import FIGURES, run_answers
 
     with progress_bar("answers") as progress:
@@ -191,19 +265,28 @@ def attacks(
     seconds: Annotated[float, typer.Option(help="How long each attack lasts.")] = 5.0,
     output: File = Path("results/serve/attacks.json"),
 ) -> None:
-    """Attack the server with one hostile client of each kind, and time the pushes of an honest one; needs agreestop[serve]."""
+    """Attack the server with one hostile client of each kind, and time the pushes of an honest one;
+    needs agreestop[serve].
+    """
     from .attacks import run_attacks
 
     for one in run_attacks(seconds, output)["attacks"]:
         alone, attacked = one["p95_ms"]["alone"], one["p95_ms"]["attacked"]
-        out.print(f"{one['attack']}: p95 of a push {alone:.1f} ms alone, {attacked:.1f} ms attacked, {one['ratio']:.1f} times as long")
+        out.print(
+            f"{one['attack']}: p95 of a push {alone:.1f} ms alone, {attacked:.1f} ms attacked, "
+            f"{one['ratio']:.1f} times as long"
+        )
     show_written(output)
 
 
 def shapes(
     repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers.json.")] = Path("results/shapes"),
-    page: Annotated[Path, typer.Option(help="Page whose table is written again.")] = Path("docs/shapes.md"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers.json.")] = Path(
+        "results/shapes"
+    ),
+    page: Annotated[Path, typer.Option(help="Page whose table is written again.")] = Path(
+        "docs/shapes.md"
+    ),
 ) -> None:
     """Compare how early each shape of score or risk stops."""
     from .shapes import run_shapes
@@ -213,7 +296,9 @@ def shapes(
 
 def checkpoints(
     repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
-    scores: Annotated[Path, typer.Option(help="Folder with the stored scores of the paper's data sets.")] = Path("results/scores"),
+    scores: Annotated[
+        Path, typer.Option(help="Folder with the stored scores of the paper's data sets.")
+    ] = Path("results/scores"),
     output: File = Path("results/checkpoints.json"),
 ) -> None:
     """Compare few checkpoints with many, for raw scores and for fitted ones."""
@@ -225,24 +310,39 @@ def checkpoints(
 
 def people(
     data: Annotated[Path, typer.Option(help="Folder with audiomnist.npz and hapt.npz.")],
-    draws: Annotated[int, typer.Option(help="Random divisions of the people into training, calibration and test.")] = 50,
+    draws: Annotated[
+        int,
+        typer.Option(help="Random divisions of the people into training, calibration and test."),
+    ] = 50,
     output: File = Path("results/people.json"),
 ) -> None:
-    """Compare what a rule promises for new people with what it keeps; about two minutes on one core."""
+    """Compare what a rule promises for new people with what it keeps; about two minutes on one
+    core.
+    """
     from .people import run_people
 
     for one in run_people(data, output, draws):
         out.print(
-            f"{one.data}, {one.way}: coverage {one.coverage:.3f}, {one.below:.0%} of people under the target, latency {one.latency:.3f}"
+            f"{one.data}, {one.way}: coverage {one.coverage:.3f}, {one.below:.0%} of people under "
+            f"the target, latency {one.latency:.3f}"
         )
     show_written(output)
 
 
 def early_classification(
-    resamples: Annotated[int, typer.Option(help="Random divisions of each data set into training and test halves.")] = 10,
-    data: Annotated[list[str] | None, typer.Option(help="A data set that aeon brings along; may be repeated. [default: eight]")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder.")] = Path("results/early-classification"),
-    page: Annotated[Path, typer.Option(help="Page whose table is written again.")] = Path("docs/time-series.md"),
+    resamples: Annotated[
+        int, typer.Option(help="Random divisions of each data set into training and test halves.")
+    ] = 10,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="A data set that aeon brings along; may be repeated. [default: eight]"),
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder.")] = Path(
+        "results/early-classification"
+    ),
+    page: Annotated[Path, typer.Option(help="Page whose table is written again.")] = Path(
+        "docs/time-series.md"
+    ),
 ) -> None:
     """Compare early classifiers of aeon with ours."""
     from .early_classification import DATA_SETS, run_early_classification
@@ -260,7 +360,9 @@ def wake_word(
     draws: Draws = 50,
     output: File = Path("results/wake-word.json"),
 ) -> None:
-    """Spot "seven" in recordings of new speakers, then name the digit after it; false alarms against what is promised."""
+    """Spot "seven" in recordings of new speakers, then name the digit after it; false alarms
+    against what is promised.
+    """
     from .wake_word import Spoken, run_wake_word
 
     with printed_warnings(), progress_bar("wake word") as progress:
@@ -273,7 +375,9 @@ def transitions(
     draws: Draws = 50,
     output: File = Path("results/transitions.json"),
 ) -> None:
-    """Spot changes of posture in recordings of new people, then name the posture; false alarms against what is promised."""
+    """Spot changes of posture in recordings of new people, then name the posture; false alarms
+    against what is promised.
+    """
     from .transitions import Worn, run_transitions
 
     with printed_warnings(), progress_bar("transitions") as progress:
@@ -295,12 +399,23 @@ def watch(
 def nir(
     networks: Annotated[Path, typer.Option(help="Folder with the .nir files of the NIR paper.")],
     n_mnist: Annotated[Path | None, typer.Option(help="Folder with N-MNIST recordings.")] = None,
-    braille: Annotated[Path | None, typer.Option(help="File of Braille letters, x_test and y_test.")] = None,
+    braille: Annotated[
+        Path | None, typer.Option(help="File of Braille letters, x_test and y_test.")
+    ] = None,
     output: File = Path("results/nir/numbers.json"),
-    speed: Annotated[Path | None, typer.Option(help="File for the speed against other libraries, e.g. results/bench/nir.json.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Only the speed, on few recordings.")] = False,
+    speed: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the speed against other libraries, e.g. results/bench/nir.json."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only the speed, on few recordings.")
+    ] = False,
 ) -> None:
-    """Networks published in NIR: how good and how early they are on our engines, and how fast against other libraries."""
+    """Networks published in NIR: how good and how early they are on our engines, and how fast
+    against other libraries.
+    """
     from .nir import run_nir
 
     run_nir(networks, n_mnist, braille, output, speed, quick)
@@ -312,7 +427,9 @@ def c(
     epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 6,
     output: File = Path("results/bench/c.json"),
 ) -> None:
-    """Time the exported C code beside the event-driven engine, and compare all decisions; needs make and a C compiler."""
+    """Time the exported C code beside the event-driven engine, and compare all decisions; needs
+    make and a C compiler.
+    """
     from .c import run_c
 
     run_c(inputs, rounds, epochs, output)
@@ -320,18 +437,32 @@ def c(
 
 def live(
     hidden: Annotated[
-        list[int] | None, typer.Option(help="Neurons of the hidden layer; give it several times.  [default: 256, 1000]")
+        list[int] | None,
+        typer.Option(
+            help="Neurons of the hidden layer; give it several times.  [default: 256, 1000]"
+        ),
     ] = None,
     inputs: Annotated[int, typer.Option(help="Inputs in each round.")] = 40,
     rounds: Repeats = 15,
-    previous: Annotated[Path | None, typer.Option(help="A checkout of an older version, to time beside this one.")] = None,
-    python: Annotated[Path | None, typer.Option(help="An interpreter that has the other libraries, as .venv-peers/bin/python.")] = None,
+    previous: Annotated[
+        Path | None, typer.Option(help="A checkout of an older version, to time beside this one.")
+    ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            help="An interpreter that has the other libraries, as .venv-peers/bin/python."
+        ),
+    ] = None,
     output: File = Path("results/bench/live.json"),
 ) -> None:
-    """Time live inputs: a step, opening, deciding and whole inputs, beside the bare network, an older version and the peers' own loops."""
+    """Time live inputs: a step, opening, deciding and whole inputs, beside the bare network, an
+    older version and the peers' own loops.
+    """
     from .live import LiveSettings, run_live
 
-    settings = LiveSettings(tuple(hidden or (256, 1000)), inputs, rounds, previous=previous, python=python)
+    settings = LiveSettings(
+        tuple(hidden or (256, 1000)), inputs, rounds, previous=previous, python=python
+    )
     records, title, missing = run_live(settings, output)
     for part in _parts(records):
         out.print(_table(part))
@@ -345,8 +476,13 @@ def live(
 
 def check(
     rounds: Repeats = 15,
-    store: Annotated[bool, typer.Option("--store", help="Write the ratios that later runs are compared with.")] = False,
-    add: Annotated[bool, typer.Option("--add", help="Write ratios of workloads that have none; the others stay.")] = False,
+    store: Annotated[
+        bool, typer.Option("--store", help="Write the ratios that later runs are compared with.")
+    ] = False,
+    add: Annotated[
+        bool,
+        typer.Option("--add", help="Write ratios of workloads that have none; the others stay."),
+    ] = False,
     output: File = Path("results/bench/check.json"),
 ) -> None:
     """Fail where a key workload is slower than 0.8 of the stored ratio to a reference workload."""
@@ -366,7 +502,9 @@ def numbers(
     draws: Annotated[int, typer.Option(help="Divisions of the rows.")] = 50,
     output: File = Path("results/numbers.json"),
 ) -> None:
-    """Predict how long a spoken digit lasts from its first frames: intervals that stop early, against Bonferroni and a fixed time."""
+    """Predict how long a spoken digit lasts from its first frames: intervals that stop early,
+    against Bonferroni and a fixed time.
+    """
     from .numbers import run_numbers
 
     for one in run_numbers(data, output, draws):
@@ -377,15 +515,23 @@ def numbers(
 
 def tree(
     scores: Annotated[Path, typer.Option(help="Folder of stored scores.")] = Path("results/scores"),
-    data: Annotated[Path | None, typer.Option("--data", help="Folder that holds hapt.npz; without it, CIFAR-10 alone.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder that holds hapt.npz; without it, CIFAR-10 alone."),
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Divisions of the rows.")] = 50,
     output: File = Path("results/tree.json"),
 ) -> None:
-    """The time of the first answer at each depth of a tree of classes: CIFAR-10 from stored scores, and HAPT."""
+    """The time of the first answer at each depth of a tree of classes: CIFAR-10 from stored scores,
+    and HAPT.
+    """
     from .tree import run_tree
 
     for one in run_tree(scores, data, output, repeats):
-        out.print(f"{one.data}, {one.target:g}, {one.asked}: coverage {one.coverage:.3f}, time {one.latency:.3f} of T")
+        out.print(
+            f"{one.data}, {one.target:g}, {one.asked}: coverage {one.coverage:.3f}, time "
+            f"{one.latency:.3f} of T"
+        )
     show_written(output)
 
 
@@ -415,11 +561,15 @@ STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "c": (c, "The exported C code beside the event-driven engine."),
 }
 app = new_app(getdoc(bench) or "", STUDIES)
-app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(bench)
+app.callback(invoke_without_command=True, no_args_is_help=True, subcommand_metavar="[COMMAND]")(
+    bench
+)
 
 
 def _parts(records: Sequence[BenchRecord]) -> list[list[BenchRecord]]:
-    """The records of each table. Records with the same inputs and batch are in one table, if their workloads have the same peers."""
+    """The records of each table. Records with the same inputs and batch are in one table, if their
+    workloads have the same peers.
+    """
     groups: dict[tuple[object, ...], list[BenchRecord]] = {}
     for record in records:
         work = "decide" if record.work in ("decide-full", "decide-early") else record.work
@@ -431,20 +581,50 @@ def _table(records: Sequence[BenchRecord]) -> Table:
     """Medians and spreads, at most 80 columns wide; ours with their ratio to the fastest peer."""
     first = records[0]
     batch = "" if first.batch in (None, 1) else f", batch {first.batch}"
-    heading = f"{' and '.join(dict.fromkeys(record.work for record in records))}, {first.inputs}{batch}: {first.unit}"
-    table = Table(title=heading, title_justify="left", title_style="bold", width=80, box=box.SIMPLE_HEAD, pad_edge=False)
+    heading = (
+        f"{' and '.join(dict.fromkeys(record.work for record in records))}, "
+        f"{first.inputs}{batch}: {first.unit}"
+    )
+    table = Table(
+        title=heading,
+        title_justify="left",
+        title_style="bold",
+        width=80,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column("system", ratio=1)
     for name in ("median", "10–90 %", "× fastest peer"):
         table.add_column(name, justify="right", no_wrap=True)
     for record in records:
-        ratio = "" if record.times_fastest_peer is None else f"{record.times_fastest_peer:.3g} {record.fastest_peer}"
-        name = f"{record.size:g}: {record.form}" if record.size is not None else f"{record.system}, {record.form}"
+        ratio = (
+            ""
+            if record.times_fastest_peer is None
+            else f"{record.times_fastest_peer:.3g} {record.fastest_peer}"
+        )
+        name = (
+            f"{record.size:g}: {record.form}"
+            if record.size is not None
+            else f"{record.system}, {record.form}"
+        )
         spread = f"{_short(record.low)}–{_short(record.high)}"
-        table.add_row(name, _short(record.median), spread, ratio, style="bold" if record.system == OURS else None)
+        table.add_row(
+            name,
+            _short(record.median),
+            spread,
+            ratio,
+            style="bold" if record.system == OURS else None,
+        )
     for work in dict.fromkeys(record.work for record in records):
-        wanted = next((record.wanted for record in records if record.work == work and record.wanted), None)
+        wanted = next(
+            (record.wanted for record in records if record.work == work and record.wanted), None
+        )
         if wanted is not None:
-            table.caption = f"{table.caption}; {work}: {wanted}" if table.caption else f"Wanted: {work}: {wanted}"
+            table.caption = (
+                f"{table.caption}; {work}: {wanted}"
+                if table.caption
+                else f"Wanted: {work}: {wanted}"
+            )
     return table
 
 
@@ -460,6 +640,13 @@ def _draw(records: Sequence[BenchRecord], header: dict[str, Any], output: Path) 
         say(f"No figure: it needs matplotlib ({error}): pip install 'agreestop[figures]'.")
         return []
     machine, plan = header["machine"], header["plan"]
-    where = f"{machine['cores']} cores of {machine['cpu']}" if machine["device"] == "cpu" else machine["device"]
-    sizes = f"{math.prod(plan['shape'])} → {plan['hidden']} → {plan['classes']}, T = {plan['steps']}, K = {plan['members']}"
+    where = (
+        f"{machine['cores']} cores of {machine['cpu']}"
+        if machine["device"] == "cpu"
+        else machine["device"]
+    )
+    sizes = (
+        f"{math.prod(plan['shape'])} → {plan['hidden']} → {plan['classes']}, T = "
+        f"{plan['steps']}, K = {plan['members']}"
+    )
     return draw_benchmark(records, output.parent, f"{sizes}, float32 on {where}", output.stem)

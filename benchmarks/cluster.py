@@ -1,8 +1,10 @@
-"""Decisions on a local Ray cluster: how the speed grows from one actor to two, and the pieces from which docs/scale.md computes.
+"""Decisions on a local Ray cluster: how the speed grows from one actor to two, and the pieces from
+which docs/scale.md computes.
 
-Six members of 256 neurons on the embedded digits in front of a simulated event camera, T = 80. One actor has one core. Runs with one
-actor, with two, and with one process without Ray take turns; each rate is the best of its rounds, because other work on the machine only
-makes a run slower. The start of the workers is measured separately.
+Six members of 256 neurons on the embedded digits in front of a simulated event camera, T = 80. One
+actor has one core. Runs with one actor, with two, and with one process without Ray take turns; each
+rate is the best of its rounds, because other work on the machine only makes a run slower. The start
+of the workers is measured separately.
 """
 
 from __future__ import annotations
@@ -40,14 +42,23 @@ def run_cluster(recordings: int, rounds: int, output: Path) -> dict[str, Any]:
         ag.cluster.save_recordings(folder / "recordings.parquet", events)
         rule.save(folder / "rule")
         ensemble.save(folder / "members")
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
         try:
             measured = [_round(folder, ensemble, rule, events) for _ in range(rounds)]
         finally:
             ray.shutdown()
         expected = ensemble.decide(rule, events).decisions
         same = np.array_equal(ag.cluster.load_decisions(folder / "out", rule).sets, expected.sets)
-        sizes = {name: (folder / f"recordings.{name}").stat().st_size / recordings for name in ("npz", "parquet")}
+        sizes = {
+            name: (folder / f"recordings.{name}").stat().st_size / recordings
+            for name in ("npz", "parquet")
+        }
         written = sum(path.stat().st_size for path in (folder / "out").glob("part-*")) / recordings
     best = {name: max(one[name] for one in measured) for name in ("process", "one", "two")}
     record = {
@@ -68,7 +79,9 @@ def run_cluster(recordings: int, rounds: int, output: Path) -> dict[str, Any]:
 
 
 def _different(inputs: Any, count: int) -> ag.events.Events:
-    """So many recordings: the inputs over and over, each time without one event in fifty, so that no two are the same."""
+    """So many recordings: the inputs over and over, each time without one event in fifty, so that
+    no two are the same.
+    """
     rng, parts = np.random.default_rng(0), []
     for begin in range(0, count, len(inputs)):
         x = ag.events.dense_rows(inputs, slice(0, min(len(inputs), count - begin)))
@@ -76,8 +89,15 @@ def _different(inputs: Any, count: int) -> ag.events.Events:
     return ag.events.Events.concatenate(parts)
 
 
-def _round(folder: Path, ensemble: ag.ensembles.DeepEnsemble, rule: ag.CalibratedRule, events: ag.events.Events) -> dict[str, float]:
-    """Recordings decided in a second by one process with one thread, by one actor and by two; and the seconds until workers decide."""
+def _round(
+    folder: Path,
+    ensemble: ag.ensembles.DeepEnsemble,
+    rule: ag.CalibratedRule,
+    events: ag.events.Events,
+) -> dict[str, float]:
+    """Recordings decided in a second by one process with one thread, by one actor and by two; and
+    the seconds until workers decide.
+    """
     found = {}
     ensemble.engine.threads = 1  # type: ignore[attr-defined]
     torch.set_num_threads(1)  # as many as other loops use
@@ -91,12 +111,22 @@ def _round(folder: Path, ensemble: ag.ensembles.DeepEnsemble, rule: ag.Calibrate
         times: list[float] = []
         shares: list[float] = []
 
-        def note(what: str, share: float, times: list[float] = times, shares: list[float] = shares) -> None:
+        def note(
+            what: str, share: float, times: list[float] = times, shares: list[float] = shares
+        ) -> None:
             times.append(perf_counter())
             shares.append(share)
 
         source = folder / "recordings.parquet"
-        ag.cluster.decide(folder / "rule", folder / "members", source, folder / "out", actors=actors, shard_rows=SHARD_ROWS, progress=note)
+        ag.cluster.decide(
+            folder / "rule",
+            folder / "members",
+            source,
+            folder / "out",
+            actors=actors,
+            shard_rows=SHARD_ROWS,
+            progress=note,
+        )
         # From the first shard of the last actor to the end: before, an actor was still starting.
         found[name] = (shares[-1] - shares[actors]) * len(events) / (times[-1] - times[actors])
         found["start"] = times[1] - times[0]

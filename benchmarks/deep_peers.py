@@ -1,13 +1,17 @@
-"""Peers of the deep benchmark: members of our convolutional network or ResNet-18 in other libraries, with their weights and statistics.
+"""Peers of the deep benchmark: members of our convolutional network or ResNet-18 in other
+libraries, with their weights and statistics.
 
     members = DeepPeer(peer, form, network, steps, device)
-    x = members.prepare(inputs)                 (n, T, ...), or images (n, 1, ...) that are held, on the device, in the library's layout
+    x = members.prepare(inputs)                 (n, T, ...), or images (n, 1, ...) that are held, on
+                                                the device, in the library's layout
     members.decide(x)                           spike counts (n, K, C) at T
-    members.train_step(x, labels)               forward, log-loss of the counts, backward, SGD with momentum
+    members.train_step(x, labels)               forward, log-loss of the counts, backward, SGD with
+                                                momentum
 
-A member is the same stack of layers: the library's own neuron, and PyTorch's convolutions with channels innermost, in bfloat16 on a GPU. A
-layer takes the whole sequence at once, and an image that is held passes its first convolution once. Without training, batch normalisation
-is folded into the convolutions. "CUDA graph" replays a captured pass.
+A member is the same stack of layers: the library's own neuron, and PyTorch's convolutions with
+channels innermost, in bfloat16 on a GPU. A layer takes the whole sequence at once, and an image
+that is held passes its first convolution once. Without training, batch normalisation is folded into
+the convolutions. "CUDA graph" replays a captured pass.
 """
 
 from __future__ import annotations
@@ -39,9 +43,18 @@ class DeepForm:
         return "layer by layer, CUDA graph" if self.graph else "layer by layer"
 
 
-def _normalised(synapses: MemberConv2d, norm: MemberBatchNorm2d, member: int, fold: bool) -> nn.Module:
+def _normalised(
+    synapses: MemberConv2d, norm: MemberBatchNorm2d, member: int, fold: bool
+) -> nn.Module:
     """A convolution and its batch normalisation, in one where `fold`."""
-    conv = nn.Conv2d(synapses.inputs, synapses.outputs, synapses.size, synapses.stride, synapses.size // 2, bias=False)
+    conv = nn.Conv2d(
+        synapses.inputs,
+        synapses.outputs,
+        synapses.size,
+        synapses.stride,
+        synapses.size // 2,
+        bias=False,
+    )
     bn = nn.BatchNorm2d(norm.channels)
     with torch.no_grad():
         conv.weight.copy_(synapses.weight[member])
@@ -59,9 +72,15 @@ def _normalised(synapses: MemberConv2d, norm: MemberBatchNorm2d, member: int, fo
 class _Layer(nn.Module):
     """Pool, multiply, normalise, add the shortcut, spike."""
 
-    def __init__(self, layer: SpikingLayer, member: int, neurons: Callable[[], Neurons], fold: bool) -> None:
+    def __init__(
+        self, layer: SpikingLayer, member: int, neurons: Callable[[], Neurons], fold: bool
+    ) -> None:
         super().__init__()
-        self.pool, self.average, self.identity = layer.max_pool, layer.average, isinstance(layer.shortcut, nn.Identity)
+        self.pool, self.average, self.identity = (
+            layer.max_pool,
+            layer.average,
+            isinstance(layer.shortcut, nn.Identity),
+        )
         self.shortcut: nn.Module | None = None
         if isinstance(layer.synapses, MemberConv2d):
             assert layer.norm is not None
@@ -72,7 +91,10 @@ class _Layer(nn.Module):
                 linear.weight.copy_(layer.synapses.weight[member].T)
             self.synapses = linear
         if isinstance(layer.shortcut, nn.Sequential):
-            parts = cast(MemberConv2d, layer.shortcut[0]), cast(MemberBatchNorm2d, layer.shortcut[1])
+            parts = (
+                cast(MemberConv2d, layer.shortcut[0]),
+                cast(MemberBatchNorm2d, layer.shortcut[1]),
+            )
             self.shortcut = _normalised(*parts, member, fold)
         self.neurons = neurons()
         self.product = isinstance(layer.synapses, MemberLinear)
@@ -99,7 +121,14 @@ class _Layer(nn.Module):
 
 @final
 class _Member(nn.Module):
-    def __init__(self, network: SpikingNetwork, member: int, neurons: Callable[[], Neurons], held: int | None, fold: bool) -> None:
+    def __init__(
+        self,
+        network: SpikingNetwork,
+        member: int,
+        neurons: Callable[[], Neurons],
+        held: int | None,
+        fold: bool,
+    ) -> None:
         super().__init__()
         layers = cast(Iterable[SpikingLayer], network.layers)
         self.layers = nn.ModuleList(_Layer(layer, member, neurons, fold) for layer in layers)
@@ -116,23 +145,46 @@ class _Member(nn.Module):
 
 @final
 class DeepPeer:
-    """K members in a peer's library. trained: whether they are trained, else only decide. held: the steps of an image, None for streams."""
+    """K members in a peer's library. trained: whether they are trained, else only decide. held: the
+    steps of an image, None for streams.
+    """
 
-    def __init__(self, peer: Peer, form: DeepForm, network: SpikingNetwork, held: int | None, device: str, trained: bool) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        form: DeepForm,
+        network: SpikingNetwork,
+        held: int | None,
+        device: str,
+        trained: bool,
+    ) -> None:
         self._device = device
         self._dtype = torch.bfloat16 if device == "cuda" else torch.float32
-        self._networks: Any = [_Member(network, k, peer.neurons, held, not trained).to(device) for k in range(network.members)]
+        self._networks: Any = [
+            _Member(network, k, peer.neurons, held, not trained).to(device)
+            for k in range(network.members)
+        ]
         self._axis = cast(_Layer, self._networks[0].layers[0]).neurons.time_axis
         for one in self._networks:
             one.to(memory_format=torch.channels_last)
             one.train() if trained else one.eval().to(self._dtype)
-        self._optimisers = [torch.optim.SGD(one.parameters(), LEARNING_RATE, 0.9) for one in self._networks if trained]
+        self._optimisers = [
+            torch.optim.SGD(one.parameters(), LEARNING_RATE, 0.9)
+            for one in self._networks
+            if trained
+        ]
         self._graph: Callable[[], None] | None = None
-        self._captures, self._given, self._result = form.graph, cast(list[Tensor], []), torch.zeros(())
+        self._captures, self._given, self._result = (
+            form.graph,
+            cast(list[Tensor], []),
+            torch.zeros(()),
+        )
         self._states: list[Tensor] = []
 
     def prepare(self, inputs: NDArray[Any]) -> Tensor:
-        """Inputs on the device, before the clock starts: as bytes, which a pass turns into numbers."""
+        """Inputs on the device, before the clock starts: as bytes, which a pass turns
+        into numbers.
+        """
         x = torch.from_numpy(inputs).to(self._device)
         return (x if self._axis else x.transpose(0, 1)).contiguous()
 
@@ -165,9 +217,16 @@ class DeepPeer:
         return self._result
 
     def _held_tensors(self) -> list[Tensor]:
-        """All tensors that the modules hold. A captured pass may write to states that the modules replace, so they must stay in memory."""
+        """All tensors that the modules hold. A captured pass may write to states that the modules
+        replace, so they must stay in memory.
+        """
         modules = [module for one in self._networks for module in one.modules()]
-        return [value for module in modules for value in (*module._buffers.values(), *vars(module).values()) if isinstance(value, Tensor)]
+        return [
+            value
+            for module in modules
+            for value in (*module._buffers.values(), *vars(module).values())
+            if isinstance(value, Tensor)
+        ]
 
     def _frames(self, x: Tensor) -> Tensor:
         y = x.flatten(0, 1).to(self._dtype, memory_format=torch.channels_last)
@@ -182,7 +241,9 @@ class DeepPeer:
         for one in self._networks:
             for parameter in one.parameters():
                 parameter.grad = None
-            with torch.autocast(self._device, torch.bfloat16, enabled=self._device == "cuda", cache_enabled=False):
+            with torch.autocast(
+                self._device, torch.bfloat16, enabled=self._device == "cuda", cache_enabled=False
+            ):
                 counts = one(frames).sum(self._axis)
             loss = F.cross_entropy(counts.float(), labels)
             loss.backward()  # type: ignore[no-untyped-call]

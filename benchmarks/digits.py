@@ -1,4 +1,6 @@
-"""An ensemble on the embedded digits, trained for a moment, and its rule: what the studies of the cluster and of the server run."""
+"""An ensemble on the embedded digits, trained for a moment, and its rule: what the studies of the
+cluster and of the server run.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,9 @@ MEMBERS, HIDDEN, EPOCHS, N_CALIBRATION = 6, 256, 2, 200
 
 @dataclass(frozen=True, eq=False)
 class DigitsStudy:
-    """Members, a rule calibrated on the first inputs of the pool, and the other inputs of the pool."""
+    """Members, a rule calibrated on the first inputs of the pool, and the other inputs of
+    the pool.
+    """
 
     ensemble: Any
     rule: CalibratedRule
@@ -22,8 +26,12 @@ class DigitsStudy:
         data = ag.events.load_data_set("digits")
         training, pool = data.training, data.pool
         network = ag.networks.FullyConnected(pool.shape, len(pool.classes), hidden=(HIDDEN,))
-        ensemble = ag.ensembles.DeepEnsemble(network, members=MEMBERS, seed=0, device="cpu", engine="event-driven")
+        ensemble = ag.ensembles.DeepEnsemble(
+            network, members=MEMBERS, seed=0, device="cpu", engine="event-driven"
+        )
         ensemble.fit(training.inputs, training.labels, epochs=EPOCHS, progress=False)
-        known = ensemble.score(pool.rows(slice(0, N_CALIBRATION)).inputs, pool.labels[:N_CALIBRATION])
+        known = ensemble.score(
+            pool.rows(slice(0, N_CALIBRATION)).inputs, pool.labels[:N_CALIBRATION]
+        )
         rule = ag.AgreeStop(0.9, range(1, pool.steps + 1), 1).calibrate(known)
         return cls(ensemble, rule, pool.rows(slice(N_CALIBRATION, None)).inputs)

@@ -1,4 +1,6 @@
-"""The figure of the benchmark: above, every system at every workload; below, how the cost of ours grows."""
+"""The figure of the benchmark: above, every system at every workload; below, how the cost of ours
+grows.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,21 @@ from .records import OURS, BenchRecord
 
 WORKLOADS = (("decide-full", "decide-early", "decide-joining"), ("stream-step",), ("train",))
 TITLES = ("Decisions of six members", "One live input, six members", "Training six members")
-UNITS = {"decisions/s": "decisions per second", "µs/step": "µs per step (less is faster)", "inputs/s": "inputs per second"} | {
+UNITS = {
+    "decisions/s": "decisions per second",
+    "µs/step": "µs per step (less is faster)",
+    "inputs/s": "inputs per second",
+} | {
     "µs/input": "µs per input (less is faster)",
     "session-steps/s": "session-steps per second",
 }
 LIVE = (
     (("network", "push"), "A step", {"network": "the network", "push": "with the rule"}),
-    (("steps", "input"), "An input", {"steps": "the network", "input": "with the rule,\nopened and decided"}),
+    (
+        ("steps", "input"),
+        "An input",
+        {"steps": "the network", "input": "with the rule,\nopened and decided"},
+    ),
     (("batch",), "Many inputs side by side", {"batch": "a step of each\nin one call"}),
 )
 CURVES = (
@@ -53,23 +63,40 @@ PRODUCT_ROOFS = (
     ("-", "roof at T: those of the inputs that spike"),
 )
 FIRST_STEP = 1 / 80
-LABEL: dict[str, Any] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
-SMALL: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "color": "#777777", "ha": "right", "va": "bottom"}
+LABEL: dict[str, Any] = {
+    "boxstyle": "square,pad=0.1",
+    "facecolor": "white",
+    "edgecolor": "none",
+    "alpha": 0.85,
+}
+SMALL: dict[str, Any] = {
+    "textcoords": "offset points",
+    "fontsize": 7.5,
+    "color": "#777777",
+    "ha": "right",
+    "va": "bottom",
+}
 
 
-def draw_benchmark(records: Sequence[BenchRecord], folder: Path, title: str, name: str) -> list[Path]:
+def draw_benchmark(
+    records: Sequence[BenchRecord], folder: Path, title: str, name: str
+) -> list[Path]:
     """Write the figure as PNG and SVG; the paths written."""
     curves = [[record for record in records if record.work == work] for work, _, _ in CURVES]
     figure = Figure(figsize=(14, 8.2 if any(curves) else 5), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=(1.35, 1)) if any(curves) else [figure]
-    for axes, names, heading in zip(parts[0].subplots(1, 3, width_ratios=(1.4, 1, 1.4)), WORKLOADS, TITLES, strict=True):
+    for axes, names, heading in zip(
+        parts[0].subplots(1, 3, width_ratios=(1.4, 1, 1.4)), WORKLOADS, TITLES, strict=True
+    ):
         bars = [record for record in records if record.work in names]
         _bars(axes, bars)
         if names == WORKLOADS[0]:
             _product_roofs(axes, bars, [record for record in records if record.work == "roof"])
         axes.set_title(heading)
     if any(curves):
-        for axes, points, (_, xlabel, ylabel) in zip(parts[1].subplots(1, 4), curves, CURVES, strict=True):
+        for axes, points, (_, xlabel, ylabel) in zip(
+            parts[1].subplots(1, 4), curves, CURVES, strict=True
+        ):
             _curve(axes, points, xlabel, ylabel)
     figure.suptitle(title, fontsize=13)
     return save_figure(figure, folder, name)
@@ -81,87 +108,155 @@ def _product_roofs(axes: Axes, bars: Sequence[BenchRecord], roofs: Sequence[Benc
     for number, record in enumerate(roofs):
         over = [index for index, group in enumerate(groups) if group[0] == record.inputs]
         kind, label = PRODUCT_ROOFS[number % len(PRODUCT_ROOFS)]
-        axes.hlines(record.median, over[0] - 0.45, over[-1] + 0.45, color="black", linewidth=1.1, linestyle=kind)
+        axes.hlines(
+            record.median,
+            over[0] - 0.45,
+            over[-1] + 0.45,
+            color="black",
+            linewidth=1.1,
+            linestyle=kind,
+        )
         if number < len(PRODUCT_ROOFS):
             axes.plot([], [], color="black", linewidth=1.1, linestyle=kind, label=label)
     if roofs:
-        axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+        axes.legend(
+            fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2
+        )
 
 
 def draw_deep(records: Sequence[BenchRecord], folder: Path, title: str, name: str) -> list[Path]:
-    """The figure of `python -m benchmarks deep` as PNG and SVG: decisions and training, with the roofs as lines over the bars."""
+    """The figure of `python -m benchmarks deep` as PNG and SVG: decisions and training, with the
+    roofs as lines over the bars.
+    """
     figure = Figure(figsize=(14, 6.2), layout="constrained")
     records = meaningful(records)
-    for axes, (names, roof, heading) in zip(figure.subplots(1, 2, width_ratios=(1.25, 1)), DEEP, strict=True):
+    for axes, (names, roof, heading) in zip(
+        figure.subplots(1, 2, width_ratios=(1.25, 1)), DEEP, strict=True
+    ):
         bars = [record for record in records if record.work in names]
-        stopped = [replace(r, system="the fastest of them, stopped when as accurate") if "stopped at" in r.form else r for r in bars]
+        stopped = [
+            replace(r, system="the fastest of them, stopped when as accurate")
+            if "stopped at" in r.form
+            else r
+            for r in bars
+        ]
         _bars(axes, [replace(record, batch=None) for record in stopped])
         groups = list(dict.fromkeys(record.inputs for record in bars))
-        for record in (record for record in records if record.work == roof and record.inputs in groups):
-            at, kind = groups.index(record.inputs), ROOF_LINES[0 if "alone" in record.form or "bytes" in record.form else 1]
-            axes.hlines(record.median, at - 0.45, at + 0.45, **kind, label=None if at else ROOF_WORDS[roof, kind["linestyle"]])
+        for record in (
+            record for record in records if record.work == roof and record.inputs in groups
+        ):
+            at, kind = (
+                groups.index(record.inputs),
+                ROOF_LINES[0 if "alone" in record.form or "bytes" in record.form else 1],
+            )
+            axes.hlines(
+                record.median,
+                at - 0.45,
+                at + 0.45,
+                **kind,
+                label=None if at else ROOF_WORDS[roof, kind["linestyle"]],
+            )
         axes.set_xticks(range(len(groups)), [group.replace(", K", "\nK") for group in groups])
         axes.set_title(heading)
-        axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2)
+        axes.legend(
+            fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2
+        )
     figure.suptitle(title, fontsize=13)
     return save_figure(figure, folder, name)
 
 
 def draw_live(records: Sequence[BenchRecord], folder: Path, title: str, name: str) -> list[Path]:
-    """The figure of `python -m benchmarks live` as PNG and SVG: a step, an input, and many inputs side by side."""
+    """The figure of `python -m benchmarks live` as PNG and SVG: a step, an input, and many inputs
+    side by side.
+    """
     figure = Figure(figsize=(14, 5.2), layout="constrained")
-    for axes, (works, heading, words) in zip(figure.subplots(1, 3, width_ratios=(1.4, 1.4, 1)), LIVE, strict=True):
-        bars = [record for record in records if record.work.removeprefix("live-") in works]
-        _bars(
-            axes,
-            [
-                replace(record, inputs=f"{record.inputs.removesuffix(' neurons')}\n{words[record.work.removeprefix('live-')]}")
-                for record in bars
-            ],
-        )
+    for axes, (works, heading, words) in zip(
+        figure.subplots(1, 3, width_ratios=(1.4, 1.4, 1)), LIVE, strict=True
+    ):
+        bars = []
+        for record in records:
+            work = record.work.removeprefix("live-")
+            if work in works:
+                label = f"{record.inputs.removesuffix(' neurons')}\n{words[work]}"
+                bars.append(replace(record, inputs=label))
+        _bars(axes, bars)
         axes.set_title(heading)
     figure.suptitle(title, fontsize=13)
     return save_figure(figure, folder, name)
 
 
 def meaningful(records: Sequence[BenchRecord]) -> list[BenchRecord]:
-    """All but early decisions of members whose inputs all stop at the first step: these have learned nothing."""
-    idle = {record.inputs for record in records if record.latency is not None and record.latency <= FIRST_STEP}
-    return [record for record in records if record.work not in ("decide-early", "decide-joining") or record.inputs not in idle]
+    """All but early decisions of members whose inputs all stop at the first step: these have
+    learned nothing.
+    """
+    idle = {
+        record.inputs
+        for record in records
+        if record.latency is not None and record.latency <= FIRST_STEP
+    }
+    return [
+        record
+        for record in records
+        if record.work not in ("decide-early", "decide-joining") or record.inputs not in idle
+    ]
 
 
 def _name(record: BenchRecord) -> str:
     """The name in the legend: a peer's own name, and for ours what it does."""
-    return record.system if record.system != OURS else f"{OURS}: {record.form.replace(' engine', '')}"
+    return (
+        record.system if record.system != OURS else f"{OURS}: {record.form.replace(' engine', '')}"
+    )
 
 
 def _bars(axes: Axes, records: Sequence[BenchRecord]) -> None:
-    """A group for each kind of inputs and batch, and a bar for each system, on a logarithmic axis; ours show their ratio to the peers."""
+    """A group for each kind of inputs and batch, and a bar for each system, on a logarithmic axis;
+    ours show their ratio to the peers.
+    """
     if not records:
         axes.axis("off")
         return
     groups = list(dict.fromkeys((record.inputs, record.batch) for record in records))
-    names = sorted(dict.fromkeys(_name(record) for record in records), key=lambda name: not name.startswith(OURS))
+    names = sorted(
+        dict.fromkeys(_name(record) for record in records),
+        key=lambda name: not name.startswith(OURS),
+    )
     mine = [name for name in names if name.startswith(OURS)]
-    colours = dict(zip(mine, OUR_COLOURS, strict=False)) | dict(zip(names[len(mine) :], PEER_COLOURS, strict=False))
+    colours = dict(zip(mine, OUR_COLOURS, strict=False)) | dict(
+        zip(names[len(mine) :], PEER_COLOURS, strict=False)
+    )
     width = 0.84 / len(names)
     for at, name in enumerate(names):
         for record in (record for record in records if _name(record) == name):
             x = groups.index((record.inputs, record.batch)) + (at - (len(names) - 1) / 2) * width
-            reach = [[max(0.0, record.median - record.low)], [max(0.0, record.high - record.median)]]
+            reach = [
+                [max(0.0, record.median - record.low)],
+                [max(0.0, record.high - record.median)],
+            ]
             label = None if name in axes.get_legend_handles_labels()[1] else name
-            axes.bar(x, record.median, 0.92 * width, color=colours.get(name, "#000000"), label=label)
+            axes.bar(
+                x, record.median, 0.92 * width, color=colours.get(name, "#000000"), label=label
+            )
             axes.errorbar(x, record.median, yerr=reach, color="black", linewidth=1, capsize=1.5)
             if record.times_fastest_peer is not None:
                 ratio = record.times_fastest_peer
                 words = f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
                 offset = (8 * (at % 2) - 5, 3)
-                axes.annotate(words, (x, record.high), offset, textcoords="offset points", ha="center", fontsize=7, bbox=LABEL)
+                axes.annotate(
+                    words,
+                    (x, record.high),
+                    offset,
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=7,
+                    bbox=LABEL,
+                )
     axes.set_yscale("log")
     axes.set_ylabel(UNITS[records[0].unit])
     axes.set_xticks(range(len(groups)), [_group(*group) for group in groups], fontsize=8.5)
     axes.margins(y=0.12)
-    axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    axes.legend(
+        fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2
+    )
     _tidy(axes, "y")
 
 
@@ -177,11 +272,32 @@ def _curve(axes: Axes, records: Sequence[BenchRecord], xlabel: str, ylabel: str)
     scale, percent = (1 if ylabel == "MiB" else 1e3), (100 if "%" in xlabel else 1)
     sizes = [percent * (record.size or 0.0) for record in records]
     values = [scale * record.median for record in records]
-    reach = [[scale * max(0.0, r.median - r.low) for r in records], [scale * max(0.0, r.high - r.median) for r in records]]
-    axes.errorbar(sizes, values, yerr=reach, color=OUR_COLOURS[0], marker="o", markersize=5, capsize=2, linewidth=1.6)
+    reach = [
+        [scale * max(0.0, r.median - r.low) for r in records],
+        [scale * max(0.0, r.high - r.median) for r in records],
+    ]
+    axes.errorbar(
+        sizes,
+        values,
+        yerr=reach,
+        color=OUR_COLOURS[0],
+        marker="o",
+        markersize=5,
+        capsize=2,
+        linewidth=1.6,
+    )
     if ylabel != "MiB":
-        axes.plot([0, sizes[-1]], [0, values[0] * sizes[-1] / sizes[0]], color="#999999", linestyle="--", linewidth=1, zorder=0)
-        axes.annotate("proportional", (sizes[-1], values[0] * sizes[-1] / sizes[0]), (-4, 0), **SMALL)
+        axes.plot(
+            [0, sizes[-1]],
+            [0, values[0] * sizes[-1] / sizes[0]],
+            color="#999999",
+            linestyle="--",
+            linewidth=1,
+            zorder=0,
+        )
+        axes.annotate(
+            "proportional", (sizes[-1], values[0] * sizes[-1] / sizes[0]), (-4, 0), **SMALL
+        )
     axes.set(xlabel=xlabel, ylabel=ylabel, xlim=(0, None), ylim=(0, 1.1 * axes.dataLim.y1))
     axes.set_title(f"{records[0].form}, batch {records[0].batch}", fontsize=9)
     _tidy(axes, "both")

@@ -3,9 +3,10 @@
     python -m benchmarks drift        writes results/drift.json; takes about ten minutes
 
 Streams end in the order of their ease, some are closed at a deadline, and some labels never come. A
-monitor counts them in the order of opening (`Decision.number`); as a control, another one takes them as
-they end, and leaves out what has no answer or no label. Each run calibrates a rule of its own, and all
-inputs are exchangeable with its calibration examples, except for the last world, which has a drift.
+monitor counts them in the order of opening (`Decision.number`); as a control, another one takes
+them as they end, and leaves out what has no answer or no label. Each run calibrates a rule of its
+own, and all inputs are exchangeable with its calibration examples, except for the last world, which
+has a drift.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from .results import describe_run, write_results
 STEPS, MEMBERS, CLASSES = 10, 2, 4
 CALIBRATION, TARGET, DELTA = 1000, 0.9, 0.1  # of the rule
 ALARM = 0.05  # δ of the monitor
-MISLED, EARLY = 0.11, 3  # the share of inputs that look like another class, three times as many after a change, for so many steps
+# the share of inputs that look like another class, three times as many after a change, for so many
+# steps
+MISLED, EARLY = 0.11, 3
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ WORLDS = (
 def make_scores(rng: np.random.Generator, changed: NDArray[np.bool_]) -> ag.Scores:
     """Scores of inputs (n,), of which some are changed: their members see less of the label.
 
-    Ease differs from input to input, and some inputs look like another class at first, so that early
-    answers miss more often than late ones.
+    Ease differs from input to input, and some inputs look like another class at first, so that
+    early answers miss more often than late ones.
     """
     n = len(changed)
     labels = rng.integers(CLASSES, size=n)
@@ -78,8 +81,12 @@ def make_scores(rng: np.random.Generator, changed: NDArray[np.bool_]) -> ag.Scor
     return ag.Scores(ag.log_confidence(logits), labels, tuple(range(1, STEPS + 1)))
 
 
-def endings(world: World, stops: NDArray[Any], rng: np.random.Generator) -> Iterator[tuple[float, int]]:
-    """When each of the streams, numbered in the order of opening, ends, as (time, number) in order."""
+def endings(
+    world: World, stops: NDArray[Any], rng: np.random.Generator
+) -> Iterator[tuple[float, int]]:
+    """When each of the streams, numbered in the order of opening, ends, as (time, number)
+    in order.
+    """
     n = len(stops)
     lengths = stops + 1.0 if world.deadline is None else np.minimum(stops + 1.0, world.deadline)
     if world.rate:
@@ -130,13 +137,22 @@ def watch(world: World, inputs: int, seed: int) -> dict[str, dict[str, int]]:
     while due:
         give(*heappop(due)[1:])
     monitors = {"opening": opening, "ending": ending}
-    return {name: {alarm.kind: alarm.number for alarm in one.alarms} for name, one in monitors.items()}
+    return {
+        name: {alarm.kind: alarm.number for alarm in one.alarms} for name, one in monitors.items()
+    }
 
 
 def false_alarms(world: World, runs: int, inputs: int, first: int = 0) -> dict[str, Any]:
-    """In how many runs there was an alarm of each kind, and in a world with a drift after how many inputs."""
+    """In how many runs there was an alarm of each kind, and in a world with a drift after how many
+    inputs.
+    """
     found = [watch(world, inputs, first + seed) for seed in range(runs)]
-    record: dict[str, Any] = {"world": world.name, "drift": world.drift, "runs": runs, "inputs": inputs}
+    record: dict[str, Any] = {
+        "world": world.name,
+        "drift": world.drift,
+        "runs": runs,
+        "inputs": inputs,
+    }
     for order in ("opening", "ending"):
         for kind in ("inputs", "misses"):
             at = [one[order][kind] for one in found if kind in one[order]]

@@ -1,15 +1,18 @@
 """Memory and time of a data set as events, beside the dense array that it stands for.
 
-`python -m benchmarks events` writes results/bench/events.json. The data set is gesture-sim at its full number of inputs. Simulating all of
-them takes half an hour and changes nothing here, so `distinct` inputs are simulated and repeated.
+`python -m benchmarks events` writes results/bench/events.json. The data set is gesture-sim at its
+full number of inputs. Simulating all of them takes half an hour and changes nothing here, so
+`distinct` inputs are simulated and repeated.
 
     bytes   of the file of the data set
     load    seconds to load that file, and the peak of the memory that loading takes
-    pass    peak of the memory of loading and one pass over all inputs, 64 at a time as dense arrays, as training reads them
+    pass    peak of the memory of loading and one pass over all inputs, 64 at a time as dense
+            arrays, as training reads them
     score   seconds in which the event-driven engine runs one member over 256 inputs
 
-The dense form is the array of uint8 that the cache held before, written and read by the same functions. Times are medians of rounds in
-which both forms take turns; memory is what tracemalloc sees, so pages of a mapped file, which the system can drop, do not count.
+The dense form is the array of uint8 that the cache held before, written and read by the same
+functions. Times are medians of rounds in which both forms take turns; memory is what tracemalloc
+sees, so pages of a mapped file, which the system can drop, do not count.
 """
 
 from __future__ import annotations
@@ -63,13 +66,19 @@ def run_events(distinct: int, inputs: int, rounds: int, output: Path) -> list[Fo
     """Measure both forms of `inputs` inputs, of which `distinct` differ, and write the records."""
     part = simulate_gestures(0, (distinct, 1, 1)).training.inputs
     events = part.rows(np.arange(inputs) % distinct).compact()
-    network = SpikingNetwork(FullyConnected(events.shape[2:], 11, 1, (256,), real_input=True), torch.Generator().manual_seed(0)).eval()
+    network = SpikingNetwork(
+        FullyConnected(events.shape[2:], 11, 1, (256,), real_input=True),
+        torch.Generator().manual_seed(0),
+    ).eval()
     engine = EventDriven(network)
     with TemporaryDirectory() as folder:
         paths = {"dense": Path(folder) / "dense.npz", "events": Path(folder) / "events.npz"}
         write_npz(paths["dense"], {"inputs": events.to_dense()})
         events.save(paths["events"])
-        loads: dict[str, Callable[[], Inputs]] = {"dense": partial(read_dense, paths["dense"]), "events": partial(load, paths["events"])}
+        loads: dict[str, Callable[[], Inputs]] = {
+            "dense": partial(read_dense, paths["dense"]),
+            "events": partial(load, paths["events"]),
+        }
         scored = {form: read()[:SCORED] for form, read in loads.items()}
         runs = {form: partial(run_to_end, engine, some) for form, some in scored.items()}
         records = [
@@ -81,9 +90,16 @@ def run_events(distinct: int, inputs: int, rounds: int, output: Path) -> list[Fo
         ]
     about = {
         **describe_run(),
-        "data": "gesture-sim (simulated)", "shape": events.shape, "distinct": distinct, "density": events.density, "rounds": rounds,
-    }  # fmt: skip
-    write_results(output, {**about, "records": [asdict(record) | {"ratio": record.ratio} for record in records]})
+        "data": "gesture-sim (simulated)",
+        "shape": events.shape,
+        "distinct": distinct,
+        "density": events.density,
+        "rounds": rounds,
+    }
+    write_results(
+        output,
+        {**about, "records": [asdict(record) | {"ratio": record.ratio} for record in records]},
+    )
     return records
 
 

@@ -1,9 +1,11 @@
-"""One system of `python -m benchmarks live`: a process that times one round of live inputs whenever a line asks for it.
+"""One system of `python -m benchmarks live`: a process that times one round of live inputs whenever
+a line asks for it.
 
-    python -m benchmarks.live_worker FOLDER SYSTEM        SYSTEM: agreestop, or a name of `peers.PEERS`
+    python -m benchmarks.live_worker FOLDER SYSTEM        SYSTEM: agreestop, or a name of
+                                                          `peers.PEERS`
 
-It answers a line `NAME` with the times of one round on FOLDER/NAME, in one thread. The version of agreestop is the one that the process
-imports, so an older checkout is timed by the same code.
+It answers a line `NAME` with the times of one round on FOLDER/NAME, in one thread. The version of
+agreestop is the one that the process imports, so an older checkout is timed by the same code.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def worked(run: Callable[[], Any]) -> float:
-    """µs of processor time of one long call, which other work on the machine interrupts but does not lengthen."""
+    """µs of processor time of one long call, which other work on the machine interrupts but does
+    not lengthen.
+    """
     begin = thread_time()
     run()
     return 1e6 * (thread_time() - begin)
@@ -57,7 +61,9 @@ class Ours:
 
     def round(self) -> Round:
         ensemble, rule = self._ensemble, self._rule
-        found: dict[str, list[float]] = {name: [] for name in ("network", "steps", "open", "first", "push", "decide", "input")}
+        found: dict[str, list[float]] = {
+            name: [] for name in ("network", "steps", "open", "first", "push", "decide", "input")
+        }
         for events, end in zip(self._events, self._ends, strict=True):
             live = ensemble.engine.live()
             found["network"] += [timed(lambda: live.push(step))[0] for step in events[:end]]  # noqa: B023
@@ -68,7 +74,9 @@ class Ours:
             for at, step in enumerate(events[:end]):
                 taken, decision = timed(lambda: session.push(step))  # noqa: B023
                 found["decide" if decision is not None else "push" if at else "first"].append(taken)
-            assert decision is not None and decision.time == end, "another version decided otherwise"
+            assert decision is not None and decision.time == end, (
+                "another version decided otherwise"
+            )
             found["input"].append(worked(lambda: self._whole(events)))  # noqa: B023
         return {name: median(times) for name, times in found.items()} | {"batch": self._batch()}
 
@@ -80,7 +88,9 @@ class Ours:
 
     def _batch(self) -> float:
         """Session-steps a second of all inputs side by side, with a step of each in one call."""
-        batch = LiveBatch(self._rule, self._ensemble.engine, len(self._events), self._ensemble.options())
+        batch = LiveBatch(
+            self._rule, self._ensemble.engine, len(self._events), self._ensemble.options()
+        )
         running = {batch.open(number): events for number, events in enumerate(self._events)}
         time, begin = 0, thread_time()
         while running:
@@ -91,7 +101,9 @@ class Ours:
 
 
 class Others:
-    """A peer's own loop over steps, as its tutorials write it, and the rule in numpy, in its faster form."""
+    """A peer's own loop over steps, as its tutorials write it, and the rule in numpy, in its faster
+    form.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         from .peers import PEERS, PeerEnsemble, Weights, live_forms
@@ -100,7 +112,9 @@ class Others:
         weights = Weights.of(cast(SpikingNetwork, ag.ensembles.load(folder / "members").network))
         self._forms = [PeerEnsemble(peer, form, weights) for form in live_forms()]
         data = np.load(folder / "inputs.npz")
-        self._frames = [[torch.from_numpy(frame).flatten()[None].float() for frame in row] for row in data["x"]]
+        self._frames = [
+            [torch.from_numpy(frame).flatten()[None].float() for frame in row] for row in data["x"]
+        ]
         self._ends, self._limit = data["ends"].tolist(), float(data["limit"])
 
     def round(self) -> Round:
@@ -121,7 +135,8 @@ class Others:
                 counts = counts + members.step(frame).numpy()
                 parts = np.exp(counts - counts.max(axis=1, keepdims=True))
                 pooled = np.sort((parts / parts.sum(axis=1, keepdims=True)).mean(axis=0))
-                _ = np.log(pooled[:-1].sum()) < self._limit  # its neurons spike otherwise: it runs as long as ours
+                # its neurons spike otherwise: it runs as long as ours
+                _ = np.log(pooled[:-1].sum()) < self._limit
                 found["push"].append(1e6 * (perf_counter() - pushed))
             found["input"].append(1e6 * (thread_time() - begin))
         return {name: median(times) for name, times in found.items()}
@@ -134,7 +149,9 @@ def main() -> None:
     for line in sys.stdin:
         name = line.strip()
         if name not in systems:
-            systems[name] = Ours(folder / name) if system == "agreestop" else Others(folder / name, system)
+            systems[name] = (
+                Ours(folder / name) if system == "agreestop" else Others(folder / name, system)
+            )
             systems[name].round()  # compiles and loads
         print(f"{MARK}{json.dumps(systems[name].round())}", flush=True)
 

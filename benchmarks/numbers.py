@@ -1,13 +1,18 @@
-"""Numbers: the length of a spoken digit, predicted from its first frames, and how early an interval is narrow enough.
+"""Numbers: the length of a spoken digit, predicted from its first frames, and how early an interval
+is narrow enough.
 
-The data are AudioMNIST (Becker et al., soerenab/AudioMNIST, MIT) as log-mel frames of 10 ms. Ridge regressions of the length, and of
-their error, at each checkpoint are fitted on the rows of 20 speakers. The rows of the other 40 are drawn again and again into calibration
-and test rows. Four methods answer with intervals for the same target:
+The data are AudioMNIST (Becker et al., soerenab/AudioMNIST, MIT) as log-mel frames of 10 ms. Ridge
+regressions of the length, and of their error, at each checkpoint are fitted on the rows of 20
+speakers. The rows of the other 40 are drawn again and again into calibration and test rows. Four
+methods answer with intervals for the same target:
 
     ours          IntervalStop
-    Bonferroni    a conformal interval of each checkpoint at level 1 - α/M; the first that is narrow enough
-    fixed time    one conformal interval, at the checkpoint from which training intervals are as narrow as ours on average
-    first narrow  a conformal interval of each checkpoint at level 1 - α; the first that is narrow enough: a control without a promise
+    Bonferroni    a conformal interval of each checkpoint at level 1 - α/M; the first that is narrow
+                  enough
+    fixed time    one conformal interval, at the checkpoint from which training intervals are as
+                  narrow as ours on average
+    first narrow  a conformal interval of each checkpoint at level 1 - α; the first that is narrow
+    enough: a control without a promise
 """
 
 from __future__ import annotations
@@ -36,7 +41,9 @@ PENALTY, LEAST_SCALE = 10.0, 0.5
 
 @dataclass(frozen=True, eq=False)
 class Recordings:
-    """Features (n, M, d) of what was heard by each checkpoint, whether it was over (n, M), lengths (n,) in frames, and speakers (n,)."""
+    """Features (n, M, d) of what was heard by each checkpoint, whether it was over (n, M), lengths
+    (n,) in frames, and speakers (n,).
+    """
 
     features: list[Floats]
     over: Booleans
@@ -63,7 +70,10 @@ def read_recordings(folder: Path, rows_each: int = ROWS_EACH) -> Recordings:
     """The recordings of `audiomnist.npz` in a folder."""
     path = folder / "audiomnist.npz"
     if not path.exists():
-        raise InputError(f"{path} is missing: give the folder that holds AudioMNIST as audiomnist.npz with --data.")
+        raise InputError(
+            f"{path} is missing: give the folder that holds AudioMNIST as audiomnist.npz with "
+            "--data."
+        )
     with np.load(path) as content:
         chosen = np.flatnonzero(content["rep"] < content["rep"].min() + rows_each)
         mel, offsets, speakers = content["mel"], content["offsets"], content["speaker"][chosen]
@@ -87,12 +97,16 @@ def recordings_of(clips: Sequence[Floats], speakers: Integers) -> Recordings:
 def _ridge(x: Floats, y: Floats) -> Callable[[Floats], Floats]:
     mean, spread = x.mean(axis=0), x.std(axis=0) + 1e-9
     scaled = (x - mean) / spread
-    weights = np.linalg.solve(scaled.T @ scaled + PENALTY * np.eye(x.shape[1]), scaled.T @ (y - y.mean()))
+    weights = np.linalg.solve(
+        scaled.T @ scaled + PENALTY * np.eye(x.shape[1]), scaled.T @ (y - y.mean())
+    )
     return lambda new: (new - mean) / spread @ weights + y.mean()
 
 
 def predict(data: Recordings, training: Booleans) -> ag.Numbers:
-    """A centre and a scale for every row at every checkpoint, from models of the training rows alone."""
+    """A centre and a scale for every row at every checkpoint, from models of the training rows
+    alone.
+    """
     pairs = []
     halves = np.arange(int(training.sum())) % 2 == 0
     for index, x in enumerate(data.features):
@@ -103,12 +117,16 @@ def predict(data: Recordings, training: Booleans) -> ag.Numbers:
         else:
             errors = np.empty(len(y))
             for half in (halves, ~halves):
-                errors[half] = np.abs(y - _ridge(known[~half & running], y[~half & running])(known))[half]
+                errors[half] = np.abs(
+                    y - _ridge(known[~half & running], y[~half & running])(known)
+                )[half]
             scale = _ridge(known[running], errors[running])(x)
             pairs.append((_ridge(known[running], y[running])(x), np.maximum(scale, LEAST_SCALE)))
         centre, scale = pairs[-1]
         # What is over has a known length, and what is not has at least the frames heard so far.
-        centre = np.where(data.over[:, index], data.lengths, np.maximum(centre, CHECKPOINTS[index] + 1))
+        centre = np.where(
+            data.over[:, index], data.lengths, np.maximum(centre, CHECKPOINTS[index] + 1)
+        )
         pairs[-1] = centre, np.where(data.over[:, index], LEAST_SCALE, scale)
     centres, scales = (np.stack(parts, axis=1) for parts in zip(*pairs, strict=True))
     return ag.Numbers(centres, scales, data.lengths, CHECKPOINTS)
@@ -116,12 +134,16 @@ def predict(data: Recordings, training: Booleans) -> ag.Numbers:
 
 def _quantiles(numbers: ag.Numbers, rows: Integers, alpha: float) -> Floats:
     """The split-conformal reach of each checkpoint by itself, in scales."""
-    scores = np.sort(np.abs(numbers.labels[rows, None] - numbers.centre[rows]) / numbers.scale[rows], axis=0)
+    scores = np.sort(
+        np.abs(numbers.labels[rows, None] - numbers.centre[rows]) / numbers.scale[rows], axis=0
+    )
     rank = int(np.ceil((len(rows) + 1) * (1 - alpha)))
     return scores[rank - 1] if rank <= len(rows) else np.full(scores.shape[1], np.inf)
 
 
-def _answer(numbers: ag.Numbers, rows: Integers, reach: Floats, stops: Integers) -> tuple[Floats, Floats, Integers]:
+def _answer(
+    numbers: ag.Numbers, rows: Integers, reach: Floats, stops: Integers
+) -> tuple[Floats, Floats, Integers]:
     """Misses, widths and stops where rows stop at checkpoints with the reach of these."""
     here = (rows, stops)
     half = reach[stops] * numbers.scale[here]
@@ -129,7 +151,12 @@ def _answer(numbers: ag.Numbers, rows: Integers, reach: Floats, stops: Integers)
 
 
 def compare(
-    numbers: ag.Numbers, training: Booleans, max_width: float, n_calibration: int, draws: int, seed: int = 0
+    numbers: ag.Numbers,
+    training: Booleans,
+    max_width: float,
+    n_calibration: int,
+    draws: int,
+    seed: int = 0,
 ) -> list[NumbersRecord]:
     """Every method over random divisions of the rows that are not for training."""
     rng, last, alpha = np.random.default_rng(0), len(numbers.times) - 1, 1 - TARGET
@@ -155,7 +182,9 @@ def compare(
         answers["fixed time"] = _answer(numbers, test, reach, np.full(len(test), time))
         for name, (misses, width, stops) in answers.items():
             heard = np.minimum(np.array(numbers.times)[stops], numbers.labels[test])
-            found.setdefault(name, []).append((1 - float(np.mean(misses)), float(np.mean(width)), float(np.mean(heard))))
+            found.setdefault(name, []).append(
+                (1 - float(np.mean(misses)), float(np.mean(width)), float(np.mean(heard)))
+            )
     return [_summarise(name, max_width, np.array(values)) for name, values in found.items()]
 
 
@@ -172,16 +201,27 @@ def run_numbers(folder: Path, output: Path, draws: int = DRAWS) -> list[NumbersR
     speakers = np.random.default_rng(0).permutation(np.unique(data.speakers))
     training = np.isin(data.speakers, speakers[:TRAINING_SPEAKERS])
     numbers = predict(data, training)
-    records = [one for width in WIDTHS for one in compare(numbers, training, width, N_CALIBRATION, draws)]
+    records = [
+        one for width in WIDTHS for one in compare(numbers, training, width, N_CALIBRATION, draws)
+    ]
     header = {
-        "data": "AudioMNIST (Becker et al., soerenab/AudioMNIST, MIT); lengths and times in frames of 10 ms",
-        "rows": {"training": int(training.sum()), "calibration": N_CALIBRATION, "test": int((~training).sum()) - N_CALIBRATION},
+        "data": (
+            "AudioMNIST (Becker et al., soerenab/AudioMNIST, MIT); lengths and times in frames "
+            "of 10 ms"
+        ),
+        "rows": {
+            "training": int(training.sum()),
+            "calibration": N_CALIBRATION,
+            "test": int((~training).sum()) - N_CALIBRATION,
+        },
         "target": TARGET,
         **describe_run(),
     }
     make_folder(output.parent)
     with atomic_writer(output) as stream:
-        stream.write(json.dumps({**header, "records": [asdict(one) for one in records]}, indent=1).encode())
+        stream.write(
+            json.dumps({**header, "records": [asdict(one) for one in records]}, indent=1).encode()
+        )
     save_figure(draw(records), output.parent, output.stem)
     return records
 

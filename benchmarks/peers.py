@@ -1,20 +1,29 @@
-"""Peers of the benchmark: K members of the same architecture in other libraries, behind the same verbs.
+"""Peers of the benchmark: K members of the same architecture in other libraries, behind the same
+verbs.
 
     members = PeerEnsemble(peer, form, weights, device)
-    inputs = members.prepare(events)                 booleans (n, T, inputs), once, in the layout of the library
+    inputs = members.prepare(events)                 booleans (n, T, inputs), once, in the layout of
+                                                     the library
     members.decide(inputs)                           spike counts (n, K, C) at T
-    members.begin(); members.step(frame)             one live input: spikes (K, C) of all members in this step
-    members.train_step(inputs, labels)               forward, log-loss of the counts at 8 read-out times, backward, Adam
+    members.begin(); members.step(frame)             one live input: spikes (K, C) of all members in
+                                                     this step
+    members.train_step(inputs, labels)               forward, log-loss of the counts at 8 read-out
+                                                     times, backward, Adam
 
-Each library uses its plain leaky integrate-and-fire neuron. It has no synapse and no refractory time, so it has less to compute than ours.
-The weights are those of our members, without biases. Which form of use is fastest depends on workload and device. All idiomatic forms are
-tried, and the benchmark uses the fastest:
+Each library uses its plain leaky integrate-and-fire neuron. It has no synapse and no refractory
+time, so it has less to compute than ours. The weights are those of our members, without biases.
+Which form of use is fastest depends on workload and device. All idiomatic forms are tried, and the
+benchmark uses the fastest:
 
     six networks        one network for each member, run one after the other
-    one wide network    the members side by side in one network with K times the neurons, its read-out in K groups
-    layer by layer      a layer takes the whole sequence at once: one matrix product, then the neurons
-    step by step        the whole network takes one step after another, as in the tutorials of snnTorch and Norse
-    compiled, graph     torch.compile and a CUDA graph, which SpikingJelly's own trainer offers; on a GPU
+    one wide network    the members side by side in one network with K times the neurons, its
+                        read-out in K groups
+    layer by layer      a layer takes the whole sequence at once: one matrix product, then the
+                        neurons
+    step by step        the whole network takes one step after another, as in the tutorials of
+                        snnTorch and Norse
+    compiled, graph     torch.compile and a CUDA graph, which SpikingJelly's own trainer offers; on
+                        a GPU
 """
 
 from __future__ import annotations
@@ -61,7 +70,9 @@ class Neurons(Protocol):
 
 @final
 class SnnTorchNeurons(nn.Module):
-    """snnTorch: Leaky, which takes and returns its membrane; over a sequence the loop of its tutorials."""
+    """snnTorch: Leaky, which takes and returns its membrane; over a sequence the loop of its
+    tutorials.
+    """
 
     time_axis = 0
 
@@ -85,7 +96,9 @@ class SnnTorchNeurons(nn.Module):
 
 @final
 class SpikingJellyNeurons(nn.Module):
-    """SpikingJelly: LIFNode, multi-step over a sequence, which picks the fastest kernels of the device; single-step for a live input."""
+    """SpikingJelly: LIFNode, multi-step over a sequence, which picks the fastest kernels of the
+    device; single-step for a live input.
+    """
 
     time_axis = 0
 
@@ -93,7 +106,13 @@ class SpikingJellyNeurons(nn.Module):
         super().__init__()
         from spikingjelly.activation_based import neuron, surrogate
 
-        self.neurons = neuron.LIFNode(MEMBRANE_TIME, False, v_reset=None, surrogate_function=surrogate.ATan(), detach_reset=True)
+        self.neurons = neuron.LIFNode(
+            MEMBRANE_TIME,
+            False,
+            v_reset=None,
+            surrogate_function=surrogate.ATan(),
+            detach_reset=True,
+        )
 
     def rest(self) -> None:
         self.neurons.reset()
@@ -109,7 +128,9 @@ class SpikingJellyNeurons(nn.Module):
 
 @final
 class NorseNeurons(nn.Module):
-    """Norse: LIFBoxCell, its neuron without a synaptic current; Norse's own Lift runs it over time."""
+    """Norse: LIFBoxCell, its neuron without a synaptic current; Norse's own Lift runs it
+    over time.
+    """
 
     time_axis = 0
 
@@ -117,9 +138,12 @@ class NorseNeurons(nn.Module):
         super().__init__()
         import norse.torch as norse
 
-        # v += (x - v) / τ with threshold 1/τ: a spike raises the membrane by its weight, as in the other libraries
+        # v += (x - v) / τ with threshold 1/τ: a spike raises the membrane by its weight, as in the
+        # other libraries
         rate = torch.tensor(1 / MEMBRANE_TIME)
-        self.neurons = norse.LIFBoxCell(norse.LIFBoxParameters(tau_mem_inv=rate, v_th=rate.clone()), dt=1.0)
+        self.neurons = norse.LIFBoxCell(
+            norse.LIFBoxParameters(tau_mem_inv=rate, v_th=rate.clone()), dt=1.0
+        )
         self.lifted = norse.Lift(self.neurons)
         self.state: Any = None
 
@@ -160,7 +184,9 @@ class SinabsNeurons(nn.Module):
 
 @dataclass(frozen=True)
 class Peer:
-    """A library: its name for pip, its neurons, whether its tutorials go step by step, and whether it offers compiled forms."""
+    """A library: its name for pip, its neurons, whether its tutorials go step by step, and whether
+    it offers compiled forms.
+    """
 
     name: str
     neurons: Callable[[], Neurons]
@@ -194,13 +220,19 @@ def find_peers(peers: Sequence[Peer] = PEERS) -> FoundPeers:
     for peer in peers:
         try:
             with _quiet():
-                peer.neurons().sequence(torch.zeros(2, 1, 1))  # some libraries load their parts at the first call
+                # some libraries load their parts at the first call
+                peer.neurons().sequence(torch.zeros(2, 1, 1))
         except ImportError as error:
             missing.append(f"{peer.name} ({error})")
         else:
             found.append(peer)
     advice = "`make bench` installs all peers in .venv-peers; they are the extra agreestop[bench]"
-    return FoundPeers(tuple(found), f"left out, since they cannot be imported: {', '.join(missing)}. {advice}." if missing else "")
+    return FoundPeers(
+        tuple(found),
+        f"left out, since they cannot be imported: {', '.join(missing)}. {advice}."
+        if missing
+        else "",
+    )
 
 
 @contextmanager
@@ -219,7 +251,9 @@ def _quiet() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Synapses of K members: into the hidden layer (K, inputs, H) and into the read-out (K, H, C)."""
+    """Synapses of K members: into the hidden layer (K, inputs, H) and into the read-out
+    (K, H, C).
+    """
 
     hidden: Tensor
     readout: Tensor
@@ -227,7 +261,10 @@ class Weights:
     @classmethod
     def of(cls, network: SpikingNetwork) -> Weights:
         """The weights of our members, which must have one hidden layer."""
-        hidden, readout = (cast(SpikingLayer, layer).synapses.weight.detach().cpu().clone() for layer in network.layers)
+        hidden, readout = (
+            cast(SpikingLayer, layer).synapses.weight.detach().cpu().clone()
+            for layer in network.layers
+        )
         return cls(hidden, readout)
 
     @property
@@ -253,14 +290,18 @@ class _Grouped(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         members, hidden, classes = self.weight.shape
         rows = x.reshape(-1, members, hidden).transpose(0, 1)
-        return torch.bmm(rows, self.weight).transpose(0, 1).reshape(*x.shape[:-1], members * classes)
+        return (
+            torch.bmm(rows, self.weight).transpose(0, 1).reshape(*x.shape[:-1], members * classes)
+        )
 
 
 @final
 class _Network(nn.Module):
     """Synapses, neurons, synapses, neurons: one member, or all of them side by side."""
 
-    def __init__(self, synapses: tuple[nn.Module, nn.Module], neurons: Callable[[], Neurons]) -> None:
+    def __init__(
+        self, synapses: tuple[nn.Module, nn.Module], neurons: Callable[[], Neurons]
+    ) -> None:
         super().__init__()
         self.to_hidden, self.to_readout = synapses
         self.hidden, self.readout = neurons(), neurons()
@@ -293,20 +334,36 @@ class Form:
 
     @property
     def warm_ups(self) -> int:
-        """Runs until it has its full speed: a graph is captured after a few runs, and compiled code may be specialised again."""
+        """Runs until it has its full speed: a graph is captured after a few runs, and compiled code
+        may be specialised again.
+        """
         return {"eager": 1, "compiled": 3, "graph": WARM_UPS + 2}[self.runs]
 
     def __str__(self) -> str:
-        words = ["one wide network" if self.wide else "six networks", "step by step" if self.stepwise else "layer by layer"]
-        return ", ".join(words + {"eager": [], "compiled": ["torch.compile"], "graph": ["CUDA graph"]}[self.runs])
+        words = [
+            "one wide network" if self.wide else "six networks",
+            "step by step" if self.stepwise else "layer by layer",
+        ]
+        return ", ".join(
+            words + {"eager": [], "compiled": ["torch.compile"], "graph": ["CUDA graph"]}[self.runs]
+        )
 
 
 def forms_of(peer: Peer, device: str, plain: bool = False) -> list[Form]:
-    """The forms to try for decisions and training; plain=True leaves out torch.compile, which takes minutes."""
-    forms = [Form(wide, stepwise) for wide in (False, True) for stepwise in ((False, True) if peer.stepwise else (False,))]
+    """The forms to try for decisions and training; plain=True leaves out torch.compile, which takes
+    minutes.
+    """
+    forms = [
+        Form(wide, stepwise)
+        for wide in (False, True)
+        for stepwise in ((False, True) if peer.stepwise else (False,))
+    ]
     if peer.compiles and device.startswith("cuda"):
-        # only the wide network is compiled: it has the fewest kernels, and six networks would take six times as long to compile
-        forms += [Form(False, runs="graph"), Form(True, runs="graph")] + [Form(True, runs="compiled")] * (not plain)
+        # only the wide network is compiled: it has the fewest kernels, and six networks would take
+        # six times as long to compile
+        forms += [Form(False, runs="graph"), Form(True, runs="graph")] + [
+            Form(True, runs="compiled")
+        ] * (not plain)
     return forms
 
 
@@ -322,27 +379,43 @@ class PeerEnsemble:
     def __init__(self, peer: Peer, form: Form, weights: Weights, device: str = "cpu") -> None:
         self._form, self._device, self._members = form, device, weights.members
         if form.wide:
-            pairs: list[tuple[nn.Module, nn.Module]] = [(_linear(weights.hidden.transpose(0, 1).flatten(1)), _Grouped(weights.readout))]
+            pairs: list[tuple[nn.Module, nn.Module]] = [
+                (_linear(weights.hidden.transpose(0, 1).flatten(1)), _Grouped(weights.readout))
+            ]
         else:
-            pairs = [(_linear(hidden), _linear(readout)) for hidden, readout in zip(weights.hidden, weights.readout, strict=True)]
+            pairs = [
+                (_linear(hidden), _linear(readout))
+                for hidden, readout in zip(weights.hidden, weights.readout, strict=True)
+            ]
         with _quiet():
             self._networks = [_Network(pair, peer.neurons).to(device) for pair in pairs]
         self._axis = self._networks[0].hidden.time_axis
         self._runs: list[Callable[[Tensor], Tensor]] = [
-            network.stepwise if form.stepwise else torch.compile(network) if form.runs == "compiled" else network
+            network.stepwise
+            if form.stepwise
+            else torch.compile(network)
+            if form.runs == "compiled"
+            else network
             for network in self._networks
         ]
-        self._optimisers = [torch.optim.Adam(network.parameters(), lr=LEARNING_RATE) for network in self._networks]
+        self._optimisers = [
+            torch.optim.Adam(network.parameters(), lr=LEARNING_RATE) for network in self._networks
+        ]
         self._count: Callable[[Tensor], Tensor] = self._counts
         self._backward: Callable[[Tensor, Tensor], Tensor] = self._gradients
         if form.runs == "graph":
             from spikingjelly.activation_based._cuda_graph import StaticCudaGraph
 
-            self._count, self._backward = StaticCudaGraph(self._counts, WARM_UPS), StaticCudaGraph(self._gradients, WARM_UPS)
+            self._count, self._backward = (
+                StaticCudaGraph(self._counts, WARM_UPS),
+                StaticCudaGraph(self._gradients, WARM_UPS),
+            )
         self._times: Tensor | None = None
 
     def prepare(self, events: NDArray[Any]) -> Tensor:
-        """Inputs (n, T, ...) in float32, in the layout of this library, on the device: nothing is left to copy or to convert."""
+        """Inputs (n, T, ...) in float32, in the layout of this library, on the device: nothing is
+        left to copy or to convert.
+        """
         x = torch.from_numpy(events).flatten(2)
         return (x if self._axis else x.transpose(0, 1)).contiguous().to(self._device).float()
 
@@ -361,7 +434,11 @@ class PeerEnsemble:
     def step(self, frame: Tensor) -> Tensor:
         """Spikes (K, C) of every member in the next step of one live input (1, inputs)."""
         frame = frame.to(self._device)
-        return torch.cat([network.step(frame) for network in self._networks]).view(self._members, -1).cpu()
+        return (
+            torch.cat([network.step(frame) for network in self._networks])
+            .view(self._members, -1)
+            .cpu()
+        )
 
     def train_step(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """One training step for every member; returns the sum of their losses, on the device."""
@@ -392,10 +469,14 @@ class PeerEnsemble:
             counts = run(x).cumsum(self._axis).index_select(self._axis, self._times)
             if self._axis:
                 counts = counts.transpose(0, 1)
-            chosen = counts.reshape(len(self._times), len(truth), self._members if self._form.wide else 1, -1)
+            chosen = counts.reshape(
+                len(self._times), len(truth), self._members if self._form.wide else 1, -1
+            )
             logits = chosen.transpose(1, 2).flatten(0, 2)
             wanted = truth.repeat(chosen.shape[0] * chosen.shape[2])
-            loss = nn.functional.cross_entropy(logits, wanted, reduction="sum") / (len(self._times) * len(truth))
+            loss = nn.functional.cross_entropy(logits, wanted, reduction="sum") / (
+                len(self._times) * len(truth)
+            )
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total

@@ -1,12 +1,15 @@
 """New people: what rules promise for speakers and wearers that training and calibration never saw.
 
-Each draw divides the people at random into three parts: training, calibration and test. A linear discriminant for each checkpoint reads
-means of the signal over blocks of time, up to that checkpoint. One in five of the training people sets the temperatures. AgreeStop then
-calibrates in three ways: on rows taken as exchangeable, for a row of a new person, and for nine in ten new people. Test people say who
-keeps which promise.
+Each draw divides the people at random into three parts: training, calibration and test. A linear
+discriminant for each checkpoint reads means of the signal over blocks of time, up to that
+checkpoint. One in five of the training people sets the temperatures. AgreeStop then calibrates in
+three ways: on rows taken as exchangeable, for a row of a new person, and for nine in ten new
+people. Test people say who keeps which promise.
 
-    AudioMNIST   30,000 spoken digits of 60 speakers, as log-mel frames (MIT, soerenab/AudioMNIST; Becker et al.)
-    HAPT         smartphone accelerometer and gyroscope of 30 people, windows of one activity (UCI, CC BY 4.0; Reyes-Ortiz et al.)
+    AudioMNIST   30,000 spoken digits of 60 speakers, as log-mel frames (MIT, soerenab/AudioMNIST;
+                 Becker et al.)
+    HAPT         smartphone accelerometer and gyroscope of 30 people, windows of one activity (UCI,
+                 CC BY 4.0; Reyes-Ortiz et al.)
 
 `python -m benchmarks people --data FOLDER` writes results/people.json and results/people.png.
 """
@@ -39,7 +42,9 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class PeopleData:
-    """Rows of people: what is seen at each checkpoint, a list of (n, F_t); labels and people (n,); times in `unit`."""
+    """Rows of people: what is seen at each checkpoint, a list of (n, F_t); labels and people (n,);
+    times in `unit`.
+    """
 
     name: str
     seen: list[Floats]
@@ -80,18 +85,29 @@ def block_means(series: Floats, blocks: int) -> list[Floats]:
 def read_audiomnist(folder: Path) -> PeopleData:
     """Some rows of each speaker, the same number of each digit; the first 600 ms in six blocks."""
     with np.load(_file(folder, "audiomnist.npz")) as content:
-        mel, offsets, label, speaker, rep = (content[name] for name in ("mel", "offsets", "label", "speaker", "rep"))
+        mel, offsets, label, speaker, rep = (
+            content[name] for name in ("mel", "offsets", "label", "speaker", "rep")
+        )
     chosen = np.flatnonzero(rep < rep.min() + ROWS // 10)
     series = np.empty((len(chosen), 60, mel.shape[1]))
     for row, one in enumerate(chosen.tolist()):
         frames = mel[offsets[one] : min(offsets[one + 1], offsets[one] + 60)]
         series[row] = np.pad(frames, ((0, 60 - len(frames)), (0, 0)), mode="edge") / 255.0
     times = tuple(range(100, 601, 100))
-    return PeopleData("AudioMNIST", block_means(series, 6), label[chosen].astype(int), speaker[chosen].astype(int), times, "ms")
+    return PeopleData(
+        "AudioMNIST",
+        block_means(series, 6),
+        label[chosen].astype(int),
+        speaker[chosen].astype(int),
+        times,
+        "ms",
+    )
 
 
 def read_hapt(folder: Path) -> PeopleData:
-    """Windows of 2.56 s inside one of the six activities, at most `ROWS` of each person: means, spreads and steps of eight blocks."""
+    """Windows of 2.56 s inside one of the six activities, at most `ROWS` of each person: means,
+    spreads and steps of eight blocks.
+    """
     with np.load(_file(folder, "hapt.npz")) as content:
         x, label, user, exp = (content[name] for name in ("x", "label", "user", "exp"))
     change = np.flatnonzero((np.diff(label) != 0) | (np.diff(exp) != 0)) + 1
@@ -110,9 +126,14 @@ def read_hapt(folder: Path) -> PeopleData:
     means = block_means(signal, 8)
     seen = [part.reshape(len(part), -1, signal.shape[2]).mean(axis=1) for part in means]
     spread = [np.sqrt(np.maximum(part[:, 6:12] - part[:, :6] ** 2, 0.0)) for part in seen]
-    features = [np.concatenate([part, np.log(own + 1e-3)], axis=1) for part, own in zip(seen, spread, strict=True)]
+    features = [
+        np.concatenate([part, np.log(own + 1e-3)], axis=1)
+        for part, own in zip(seen, spread, strict=True)
+    ]
     times = tuple(range(320, 2561, 320))
-    return PeopleData("HAPT", features, label[kept].astype(int) - 1, user[kept].astype(int), times, "ms")
+    return PeopleData(
+        "HAPT", features, label[kept].astype(int) - 1, user[kept].astype(int), times, "ms"
+    )
 
 
 def simulated(people: int = 30, rows: int = 60, seed: int = 0) -> PeopleData:
@@ -141,7 +162,9 @@ def discriminant(x: Floats, labels: Integers, classes: int) -> Callable[[Floats]
     inside = z - means[labels]
     inverse = np.linalg.inv(inside.T @ inside / len(z) + 0.05 * np.eye(z.shape[1]))
     weights = means @ inverse
-    bias = np.log(np.bincount(labels, minlength=classes) / len(labels)) - 0.5 * (weights * means).sum(axis=1)
+    bias = np.log(np.bincount(labels, minlength=classes) / len(labels)) - 0.5 * (
+        weights * means
+    ).sum(axis=1)
 
     def predict(new: Floats) -> Floats:
         return ag.log_confidence((new - centre) / scale @ weights.T + bias)
@@ -149,8 +172,12 @@ def discriminant(x: Floats, labels: Integers, classes: int) -> Callable[[Floats]
     return predict
 
 
-def one_draw(data: PeopleData, rng: np.random.Generator, parts: Sequence[float]) -> list[tuple[float, float, float]]:
-    """Coverage, share of people under the target, and latency on the test people, for each way to calibrate."""
+def one_draw(
+    data: PeopleData, rng: np.random.Generator, parts: Sequence[float]
+) -> list[tuple[float, float, float]]:
+    """Coverage, share of people under the target, and latency on the test people, for each way to
+    calibrate.
+    """
     everybody = rng.permutation(np.unique(data.people))
     ends = (np.cumsum((0, *parts)) * len(everybody)).round().astype(int)
     training, calibration, test = (everybody[start:end] for start, end in pairwise(ends))
@@ -161,7 +188,9 @@ def one_draw(data: PeopleData, rng: np.random.Generator, parts: Sequence[float])
 
     def scores(people: Integers) -> tuple[ag.Scores, NDArray[Any]]:
         rows = np.isin(data.people, people)
-        found = np.stack([model(seen[rows]) for model, seen in zip(models, data.seen, strict=True)], axis=1)
+        found = np.stack(
+            [model(seen[rows]) for model, seen in zip(models, data.seen, strict=True)], axis=1
+        )
         return ag.Scores(found[:, :, None], data.labels[rows], data.times), data.people[rows]
 
     risk = ag.TopMass.fit(scores(training[:tunes])[0])
@@ -181,13 +210,25 @@ def one_draw(data: PeopleData, rng: np.random.Generator, parts: Sequence[float])
     return found
 
 
-def measure(data: PeopleData, draws: int, seed: int = 0, parts: Sequence[float] = (1 / 3, 1 / 3, 1 / 3)) -> list[PeopleRecord]:
+def measure(
+    data: PeopleData, draws: int, seed: int = 0, parts: Sequence[float] = (1 / 3, 1 / 3, 1 / 3)
+) -> list[PeopleRecord]:
     """All ways to calibrate, over draws of the people."""
-    figures = np.array([one_draw(data, np.random.default_rng([seed, draw]), parts) for draw in range(draws)])
+    figures = np.array(
+        [one_draw(data, np.random.default_rng([seed, draw]), parts) for draw in range(draws)]
+    )
     people = round(parts[1] * len(np.unique(data.people)))
     return [
-        PeopleRecord(data.name, way, draws, people, *(number for pair in zip(mean, spread, strict=True) for number in pair))
-        for way, mean, spread in zip(WAYS, figures.mean(axis=0).tolist(), figures.std(axis=0, ddof=1).tolist(), strict=True)
+        PeopleRecord(
+            data.name,
+            way,
+            draws,
+            people,
+            *(number for pair in zip(mean, spread, strict=True) for number in pair),
+        )
+        for way, mean, spread in zip(
+            WAYS, figures.mean(axis=0).tolist(), figures.std(axis=0, ddof=1).tolist(), strict=True
+        )
     ]
 
 
@@ -197,8 +238,14 @@ def draw_people(records: Sequence[PeopleRecord], path: Path) -> list[Path]:
 
     names = list(dict.fromkeys(record.data for record in records))
     figure = Figure(figsize=(4.6 * len(names), 3.4), layout="constrained")
-    for axes, name in zip(np.atleast_1d(np.array(figure.subplots(1, len(names)))), names, strict=True):
-        for record, colour in zip([one for one in records if one.data == name], ("#D55E00", "#0072B2", "#009E73"), strict=True):
+    for axes, name in zip(
+        np.atleast_1d(np.array(figure.subplots(1, len(names)))), names, strict=True
+    ):
+        for record, colour in zip(
+            [one for one in records if one.data == name],
+            ("#D55E00", "#0072B2", "#009E73"),
+            strict=True,
+        ):
             axes.errorbar(
                 record.latency,
                 record.below,
@@ -210,14 +257,18 @@ def draw_people(records: Sequence[PeopleRecord], path: Path) -> list[Path]:
                 label=record.way,
             )
         axes.axhline(1 - FOR_PEOPLE, color="black", linewidth=1, linestyle=":")
-        axes.set(title=name, xlabel="latency / T", ylabel="new people under the target", ylim=(0, None))
+        axes.set(
+            title=name, xlabel="latency / T", ylabel="new people under the target", ylim=(0, None)
+        )
     axes.legend(frameon=False, fontsize=8)
     return save_figure(figure, path.parent, path.stem)
 
 
 def run_people(folder: Path, output: Path, draws: int) -> list[PeopleRecord]:
     """Measure both data sets, and write the records and the figure."""
-    records = [record for read in (read_audiomnist, read_hapt) for record in measure(read(folder), draws)]
+    records = [
+        record for read in (read_audiomnist, read_hapt) for record in measure(read(folder), draws)
+    ]
     command = f"python -m benchmarks people --data FOLDER --draws {draws}"
     content = {
         "target": TARGET,

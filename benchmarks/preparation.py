@@ -48,10 +48,12 @@ N_CALIBRATION, TARGET, MAX_SET_SIZE = 50, 0.9, 3
 class BenchmarkPlan:
     """All sizes of the benchmark.
 
-    inputs         how many inputs are decided on in each run; peers decide on one large batch of them, since they go batch by batch
+    inputs         how many inputs are decided on in each run; peers decide on one large batch of
+                   them, since they go batch by batch
     streams        how many live inputs are pushed step by step
     rounds         training steps in each run
-    scaling_batch  the batch for the workloads that show how costs grow; it is large enough to fill a GPU
+    scaling_batch  the batch for the workloads that show how costs grow; it is large enough to fill
+    a GPU
     parts          training, tuning and pool inputs of mnist-dvs-sim
     lengths, sizes, densities  the values of T, of K and of the density in these workloads
     plain          whether torch.compile is left out for peers
@@ -83,7 +85,10 @@ class BenchmarkPlan:
         if self.device not in ("cpu", "cuda"):
             raise InputError(f"device is {self.device!r}: choose cpu or cuda.")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise InputError("device is cuda, but PyTorch finds no GPU: choose cpu, or install PyTorch with CUDA.")
+            raise InputError(
+                "device is cuda, but PyTorch finds no GPU: choose cpu, or install PyTorch with "
+                "CUDA."
+            )
 
     def bernoulli(self, count: int, steps: int | None = None, density: float = DENSITY) -> Booleans:
         """Random inputs (count, steps, ...); each entry is active with probability `density`."""
@@ -92,13 +97,27 @@ class BenchmarkPlan:
 
 
 def plan_for(device: str, quick: bool = False, plain: bool = False) -> BenchmarkPlan:
-    """The sizes for a device. The quick ones only show that everything works; their ratios mean nothing."""
+    """The sizes for a device. The quick ones only show that everything works; their ratios mean
+    nothing.
+    """
     plan = BenchmarkPlan(device, plain=plain)
     if device == "cuda":
-        plan = replace(plan, batches=(256, 512), inputs=3584, rounds=2, repeats=7, scaling_batch=1024)
+        plan = replace(
+            plan, batches=(256, 512), inputs=3584, rounds=2, repeats=7, scaling_batch=1024
+        )
         plan = replace(plan, parts=(8000, 1000, 4000), epochs=6, training_batch=128)
     if quick:
-        plan = replace(plan, batches=(16,), inputs=32, streams=1, rounds=1, repeats=3, scaling_batch=16, parts=(256, 200, 200), epochs=1)
+        plan = replace(
+            plan,
+            batches=(16,),
+            inputs=32,
+            streams=1,
+            rounds=1,
+            repeats=3,
+            scaling_batch=16,
+            parts=(256, 200, 200),
+            epochs=1,
+        )
     return plan
 
 
@@ -112,7 +131,9 @@ class EvaluatedRule:
 
 @dataclass(frozen=True, eq=False)
 class PreparedMembers:
-    """Our members and their rule; and where they are trained, the rule in which members join (`joining_rule`)."""
+    """Our members and their rule; and where they are trained, the rule in which members join
+    (`joining_rule`).
+    """
 
     plan: BenchmarkPlan
     network: SpikingNetwork
@@ -125,28 +146,56 @@ class PreparedMembers:
 
 
 def engine_for(plan: BenchmarkPlan, network: SpikingNetwork, density: float) -> Engine:
-    """The engine of the automatic choice. For a benchmark of the CPU on a machine with a GPU, the event-driven one is named."""
+    """The engine of the automatic choice. For a benchmark of the CPU on a machine with a GPU, the
+    event-driven one is named.
+    """
     unused_gpu = plan.device == "cpu" and torch.cuda.is_available()
     return choose_engine(network, "event-driven" if unused_gpu else "auto", density)
 
 
 def architecture(plan: BenchmarkPlan, learned: bool = True) -> FullyConnected:
     """Inputs → hidden → classes."""
-    return FullyConnected(plan.shape, plan.classes, plan.members, (plan.hidden,), Neuron(learned=learned))
+    return FullyConnected(
+        plan.shape, plan.classes, plan.members, (plan.hidden,), Neuron(learned=learned)
+    )
 
 
-def trained_members(plan: BenchmarkPlan, data: EventSplits, folder: Path, progress: ProgressCallback) -> SpikingNetwork:
-    """The members, trained on the data, or read if the same settings made them before; a training that was stopped continues."""
-    names = ("device", "shape", "classes", "steps", "hidden", "members", "parts", "epochs", "training_batch", "learning_rate", "seed")
+def trained_members(
+    plan: BenchmarkPlan, data: EventSplits, folder: Path, progress: ProgressCallback
+) -> SpikingNetwork:
+    """The members, trained on the data, or read if the same settings made them before; a training
+    that was stopped continues.
+    """
+    names = (
+        "device",
+        "shape",
+        "classes",
+        "steps",
+        "hidden",
+        "members",
+        "parts",
+        "epochs",
+        "training_batch",
+        "learning_rate",
+        "seed",
+    )
     settings = json.dumps([data.training.name, *(getattr(plan, name) for name in names)])
     path = folder / f"members-{hashlib.sha256(settings.encode()).hexdigest()[:12]}.safetensors"
     if path.is_file():
         return cast(SpikingNetwork, load_ensemble(path, device="cpu").network)
-    model = TrainableMembers(SpikingNetwork(architecture(plan), torch.Generator().manual_seed(plan.seed)))
-    training = StreamTraining(plan.epochs, plan.training_batch, plan.learning_rate, plan.seed, device=plan.device)
+    model = TrainableMembers(
+        SpikingNetwork(architecture(plan), torch.Generator().manual_seed(plan.seed))
+    )
+    training = StreamTraining(
+        plan.epochs, plan.training_batch, plan.learning_rate, plan.seed, device=plan.device
+    )
 
     def report(epoch: int, figures: Epoch) -> None:
-        progress(f"training members, epoch {epoch + 1} of {plan.epochs}: accuracy {figures.accuracy:.3f}", 0.0)
+        progress(
+            f"training members, epoch {epoch + 1} of {plan.epochs}: accuracy "
+            f"{figures.accuracy:.3f}",
+            0.0,
+        )
 
     checkpoint = path.with_suffix(".training")
     train(model, data.training.inputs, data.training.labels, training, checkpoint, report)
@@ -156,21 +205,38 @@ def trained_members(plan: BenchmarkPlan, data: EventSplits, folder: Path, progre
     return network
 
 
-def prepare_members(plan: BenchmarkPlan, data: EventSplits | None, folder: Path, progress: ProgressCallback) -> PreparedMembers:
-    """Members and their rule, trained, tuned and calibrated. Without data the members are untrained and calibrated on random labels."""
+def prepare_members(
+    plan: BenchmarkPlan, data: EventSplits | None, folder: Path, progress: ProgressCallback
+) -> PreparedMembers:
+    """Members and their rule, trained, tuned and calibrated. Without data the members are untrained
+    and calibrated on random labels.
+    """
     rule = AgreeStop(TARGET, tuple(range(1, plan.steps + 1)), MAX_SET_SIZE)
     if data is None:
-        network = SpikingNetwork(architecture(plan), torch.Generator().manual_seed(plan.seed)).eval()
+        network = SpikingNetwork(
+            architecture(plan), torch.Generator().manual_seed(plan.seed)
+        ).eval()
         inputs = plan.bernoulli(N_CALIBRATION)
         engine = engine_for(plan, network, DENSITY)
         labels = np.random.default_rng(plan.seed).integers(plan.classes, size=N_CALIBRATION)
-        return PreparedMembers(plan, network, EvaluatedRule(replace(rule.calibrate(_scores(engine, inputs), labels), engine=engine.name)))
+        return PreparedMembers(
+            plan,
+            network,
+            EvaluatedRule(
+                replace(rule.calibrate(_scores(engine, inputs), labels), engine=engine.name)
+            ),
+        )
     network = trained_members(plan, data, folder, progress)
     engine, pool = engine_for(plan, network, data.pool.density), data.pool
     progress("tuning the rule", 0.0)
-    tuning = Scores(_scores(engine, data.tuning.inputs), data.tuning.labels, tuple(rule.checkpoints))
+    tuning = Scores(
+        _scores(engine, data.tuning.inputs), data.tuning.labels, tuple(rule.checkpoints)
+    )
     scores = Scores(_scores(engine, pool.inputs), pool.labels, tuple(rule.checkpoints))
-    calibration, test = scores.rows(slice(0, N_CALIBRATION)), scores.rows(slice(N_CALIBRATION, None))
+    calibration, test = (
+        scores.rows(slice(0, N_CALIBRATION)),
+        scores.rows(slice(N_CALIBRATION, None)),
+    )
 
     def calibrate(tuned: AgreeStop) -> EvaluatedRule:
         calibrated = replace(tuned.calibrate(calibration), engine=engine.name)
@@ -181,21 +247,36 @@ def prepare_members(plan: BenchmarkPlan, data: EventSplits | None, folder: Path,
 
 
 def joining_rule(rule: AgreeStop, tuning: Scores, n_calibration: int) -> AgreeStop:
-    """The rule in which the first members watch alone, and the others are asked at the last checkpoint, about inputs that are left.
+    """The rule in which the first members watch alone, and the others are asked at the last
+    checkpoint, about inputs that are left.
 
-    The number of first members is the one of least work on the tuning rows, on which the risk is then fitted.
+    The number of first members is the one of least work on the tuning rows, on which the risk is
+    then fitted.
     """
     times, members = rule.checkpoints, tuning.log_confidence.shape[2]
-    rules = [replace(rule, checkpoints=Schedule([*((time, first) for time in times), (times[-1], members)])) for first in range(1, members)]
-    best = min(rules, key=lambda one: cast(float, repeat_splits(one, tuning, n_calibration=n_calibration).work))
+    rules = [
+        replace(
+            rule, checkpoints=Schedule([*((time, first) for time in times), (times[-1], members)])
+        )
+        for first in range(1, members)
+    ]
+    best = min(
+        rules,
+        key=lambda one: cast(float, repeat_splits(one, tuning, n_calibration=n_calibration).work),
+    )
     return replace(best, risk=TopMass.fit(tuning.at(best.checkpoints)))
 
 
 def _tuned(plan: BenchmarkPlan, rule: AgreeStop, tuning: Scores) -> AgreeStop:
-    """The rule with the best risk; on a GPU with temperatures only, since its prefilter does not know a learned risk."""
+    """The rule with the best risk; on a GPU with temperatures only, since its prefilter does not
+    know a learned risk.
+    """
     if plan.device == "cuda":
         return replace(rule, risk=TopMass.fit(tuning))
-    return cast(AgreeStop, tune(rule, tuning, n_calibration=N_CALIBRATION, seed=plan.seed, only_if_better=False).rule)
+    return cast(
+        AgreeStop,
+        tune(rule, tuning, n_calibration=N_CALIBRATION, seed=plan.seed, only_if_better=False).rule,
+    )
 
 
 def _scores(engine: Engine, inputs: Booleans) -> Any:
@@ -203,6 +284,8 @@ def _scores(engine: Engine, inputs: Booleans) -> Any:
     return log_confidence(np.cumsum(run_to_end(engine, inputs), axis=1, dtype=np.int64))
 
 
-def ours(work: str, form: str, run: Callable[[], object], amount: float, **rest: Any) -> TimedSystem:
+def ours(
+    work: str, form: str, run: Callable[[], object], amount: float, **rest: Any
+) -> TimedSystem:
     """A system of ours."""
     return TimedSystem(work, OURS, version_of(OURS), form, run, amount, **rest)

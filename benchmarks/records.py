@@ -13,7 +13,14 @@ from agreestop.common import InputError
 from .results import write_results
 
 OURS = "agreestop"
-DECISIONS, STEP, TRAINED, SECONDS, MEMORY, BYTES = "decisions/s", "µs/step", "inputs/s", "s", "MiB", "GB/s"
+DECISIONS, STEP, TRAINED, SECONDS, MEMORY, BYTES = (
+    "decisions/s",
+    "µs/step",
+    "inputs/s",
+    "s",
+    "MiB",
+    "GB/s",
+)
 RATE = "session-steps/s"
 FASTER_IS_MORE = (DECISIONS, TRAINED, BYTES, RATE)
 """Units in which a larger number is better."""
@@ -26,9 +33,11 @@ class BenchRecord:
     work                the name of the workload
     form                how the system was used, in words
     size                what is varied, in a workload named scaling-... or memory-...
-    times_fastest_peer  in ours: how many times faster it is than `fastest_peer`, the fastest peer at the same workload in the same run
+    times_fastest_peer  in ours: how many times faster it is than `fastest_peer`, the fastest peer
+    at the same workload in the same run
     wanted              in ours: the goal, in words
-    coverage, latency   in ours, with early stopping: the decisions on all test inputs; latency is over T
+    coverage, latency   in ours, with early stopping: the decisions on all test inputs; latency is
+                        over T
     computed            the share of the steps of all members that were computed
     """
 
@@ -63,12 +72,19 @@ def compared(ours: BenchRecord, peers: Sequence[BenchRecord]) -> BenchRecord:
     if not peers:
         return ours
     fastest = min(peers, key=lambda peer: times_as_fast(ours, peer))
-    return replace(ours, times_fastest_peer=times_as_fast(ours, fastest), fastest_peer=fastest.system)
+    return replace(
+        ours, times_fastest_peer=times_as_fast(ours, fastest), fastest_peer=fastest.system
+    )
 
 
 def save_benchmark(path: Path, header: dict[str, Any], records: Sequence[BenchRecord]) -> None:
-    """Write the header and the records, completely or not at all. Fields that are None are left out."""
-    plain = [{name: value for name, value in asdict(record).items() if value is not None} for record in records]
+    """Write the header and the records, completely or not at all. Fields that are None are left
+    out.
+    """
+    plain = [
+        {name: value for name, value in asdict(record).items() if value is not None}
+        for record in records
+    ]
     write_results(path, {**header, "records": plain})
 
 
@@ -80,5 +96,7 @@ def load_benchmark(path: Path) -> tuple[dict[str, Any], list[BenchRecord]]:
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: run `python -m benchmarks` first.") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is not a complete file of `python -m benchmarks` ({error}): run it again.") from None
+        raise InputError(
+            f"{path} is not a complete file of `python -m benchmarks` ({error}): run it again."
+        ) from None
     return content, records

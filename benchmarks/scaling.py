@@ -1,6 +1,8 @@
-"""How the time of our engines grows with T, K and the density of events, and how their memory grows with T.
+"""How the time of our engines grows with T, K and the density of events, and how their memory grows
+with T.
 
-The memory of a pass is measured in a separate process: `python -m benchmarks.scaling MEMBERS BATCH STEPS`.
+The memory of a pass is measured in a separate process: `python -m benchmarks.scaling MEMBERS BATCH
+STEPS`.
 """
 
 from __future__ import annotations
@@ -55,14 +57,37 @@ def bench_scaling(prepared: PreparedMembers) -> Iterator[list[BenchRecord]]:
     engine = engine_for(plan, network, DENSITY)
 
     def system(work: str, size: float, engine: Engine, inputs: Booleans) -> TimedSystem:
-        return ours(work, f"{engine.name} engine", lambda: run_to_end(engine, inputs, batch), 1.0, size=size)
+        return ours(
+            work, f"{engine.name} engine", lambda: run_to_end(engine, inputs, batch), 1.0, size=size
+        )
 
-    fewer = {count: engine_for(plan, network.select_members(slice(count)), DENSITY) for count in plan.sizes}
+    fewer = {
+        count: engine_for(plan, network.select_members(slice(count)), DENSITY)
+        for count in plan.sizes
+    }
     fitting = {density: engine_for(plan, network, density) for density in plan.densities}
     groups = (
-        (BERNOULLI, [system("scaling-T", steps, engine, plan.bernoulli(batch, steps)) for steps in plan.lengths]),
-        (BERNOULLI, [system("scaling-K", count, some, plan.bernoulli(batch)) for count, some in fewer.items()]),
-        ("bernoulli", [system("scaling-density", d, fit, plan.bernoulli(batch, density=d)) for d, fit in fitting.items()]),
+        (
+            BERNOULLI,
+            [
+                system("scaling-T", steps, engine, plan.bernoulli(batch, steps))
+                for steps in plan.lengths
+            ],
+        ),
+        (
+            BERNOULLI,
+            [
+                system("scaling-K", count, some, plan.bernoulli(batch))
+                for count, some in fewer.items()
+            ],
+        ),
+        (
+            "bernoulli",
+            [
+                system("scaling-density", d, fit, plan.bernoulli(batch, density=d))
+                for d, fit in fitting.items()
+            ],
+        ),
     )
     for name, systems in groups:
         yield measure(systems, Conditions(name, SECONDS, batch), plan.repeats, plan.device)
@@ -89,7 +114,20 @@ def bench_memory(prepared: PreparedMembers, folder: Path, note: NoteCallback) ->
             members.unlink(missing_ok=True)
     form = "without inputs and members"
     return [
-        BenchRecord("memory-T", BERNOULLI, OURS, version_of(OURS), MEMORY, peak, peak, peak, 1, form, batch, float(steps))
+        BenchRecord(
+            "memory-T",
+            BERNOULLI,
+            OURS,
+            version_of(OURS),
+            MEMORY,
+            peak,
+            peak,
+            peak,
+            1,
+            form,
+            batch,
+            float(steps),
+        )
         for steps, peak in zip(plan.lengths, peaks, strict=True)
     ]
 
@@ -105,17 +143,34 @@ def _peak_on_gpu(engine: Engine, inputs: Booleans) -> float:
 
 
 def _peak_of_child(members: Path, batch: int, steps: int) -> float:
-    words = [sys.executable, "-m", "benchmarks.scaling", str(members.resolve()), str(batch), str(steps)]
-    # Freed memory goes back to the system at once. Otherwise a pass could reuse memory that was freed before and seem to need none.
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.scaling",
+        str(members.resolve()),
+        str(batch),
+        str(steps),
+    ]
+    # Freed memory goes back to the system at once. Otherwise a pass could reuse memory that was
+    # freed before and seem to need none.
     settings = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, **settings}, cwd=ROOT)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=True, env={**os.environ, **settings}, cwd=ROOT
+    )
     return float(json.loads(done.stdout))
 
 
 def _probe(members: Path, batch: int, steps: int) -> float:
-    """Peak memory of a pass in MiB, as the system counts it, after a short pass has loaded and compiled everything."""
+    """Peak memory of a pass in MiB, as the system counts it, after a short pass has loaded and
+    compiled everything.
+    """
     network = cast(SpikingNetwork, load_ensemble(members, device="cpu").network)
-    inputs = np.random.default_rng(0).random((batch, steps, *network.config.input_shape), dtype=np.float32) < DENSITY
+    inputs = (
+        np.random.default_rng(0).random(
+            (batch, steps, *network.config.input_shape), dtype=np.float32
+        )
+        < DENSITY
+    )
     engine = choose_engine(network, "auto", DENSITY)
     run_through(engine, inputs[:2, : 2 * CHUNK_STEPS])
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak

@@ -1,10 +1,12 @@
-"""Whether the memory of the server stays flat: sessions come and go for minutes, and the memory of its process is read meanwhile.
+"""Whether the memory of the server stays flat: sessions come and go for minutes, and the memory of
+its process is read meanwhile.
 
     python -m benchmarks soak        writes results/serve/soak.json; takes ten minutes
 
-Again and again a client connects and opens 50 sessions. Of these 40 are decided and labelled, 5 are closed, 3 push what is no input
-and are refused, and 2 are left open when the client goes away. The drift monitor keeps 8 bytes for each decision, in an array that is
-copied when it grows; that much is taken off before the growth is judged.
+Again and again a client connects and opens 50 sessions. Of these 40 are decided and labelled, 5 are
+closed, 3 push what is no input and are refused, and 2 are left open when the client goes away. The
+drift monitor keeps 8 bytes for each decision, in an array that is copied when it grows; that much
+is taken off before the growth is judged.
 """
 
 from __future__ import annotations
@@ -37,21 +39,32 @@ def memory(process: int) -> int:
 
 
 async def come_and_go(url: str, steps: list[list[Integers]], seconds: float) -> None:
-    """Sessions that are decided and labelled, given up, refused, or whose client goes away, for some seconds."""
+    """Sessions that are decided and labelled, given up, refused, or whose client goes away, for
+    some seconds.
+    """
     rng, end = np.random.default_rng(0), monotonic() + seconds
     refused = int(max(step.max(initial=0) for one in steps for step in one)) + 10**6
     while monotonic() < end:
         async with AsyncClient(url) as client:
             sessions = await asyncio.gather(*(client.open() for _ in range(SESSIONS)))
-            await asyncio.gather(*(one.push_steps(steps[int(rng.integers(len(steps)))]) for one in sessions[:LABELLED]))
+            await asyncio.gather(
+                *(
+                    one.push_steps(steps[int(rng.integers(len(steps)))])
+                    for one in sessions[:LABELLED]
+                )
+            )
             await asyncio.gather(*(one.label(0) for one in sessions[:LABELLED]))
             await asyncio.gather(*(one.close() for one in sessions[LABELLED : LABELLED + CLOSED]))
             wrong = sessions[LABELLED + CLOSED : LABELLED + CLOSED + REFUSED]
             await asyncio.gather(*(one.push([refused]) for one in wrong), return_exceptions=True)
 
 
-def soak(rule: ag.CalibratedRule, ensemble: Any, steps: list[list[Integers]], seconds: float) -> dict[str, Any]:
-    """Run a server for some seconds. `grown` is by how many bytes its memory grew after the warm-up, without what the monitor keeps."""
+def soak(
+    rule: ag.CalibratedRule, ensemble: Any, steps: list[list[Integers]], seconds: float
+) -> dict[str, Any]:
+    """Run a server for some seconds. `grown` is by how many bytes its memory grew after the
+    warm-up, without what the monitor keeps.
+    """
     readings = []
     with TemporaryDirectory() as folder:
         rule.save(Path(folder) / "rule")
@@ -61,14 +74,28 @@ def soak(rule: ag.CalibratedRule, ensemble: Any, steps: list[list[Integers]], se
             for _ in range(SAMPLES):
                 asyncio.run(come_and_go(url, steps, seconds / SAMPLES))
                 found = status(url)
-                readings.append({"seconds": round(monotonic() - began, 1), "bytes": memory(process), "decisions": found["decisions"]})
+                readings.append(
+                    {
+                        "seconds": round(monotonic() - began, 1),
+                        "bytes": memory(process),
+                        "decisions": found["decisions"],
+                    }
+                )
             while (status(url)["sessions"], status(url)["clients"]) != (0, 0):
                 sleep(0.1)
             found = status(url)
     before, after = readings[SAMPLES // 5 - 1], readings[-1]
     kept = MONITOR_BYTES * (after["decisions"] - before["decisions"])
-    counts = {name: found[name] for name in ("decisions", "labels", "errors", "opened", "messages", "sessions")}
-    return {**counts, "monitor_bytes": kept, "grown": after["bytes"] - before["bytes"] - kept, "readings": readings}
+    counts = {
+        name: found[name]
+        for name in ("decisions", "labels", "errors", "opened", "messages", "sessions")
+    }
+    return {
+        **counts,
+        "monitor_bytes": kept,
+        "grown": after["bytes"] - before["bytes"] - kept,
+        "readings": readings,
+    }
 
 
 def run_soak(seconds: float, output: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """How the benchmark measures time: every system in turn, in one process.
 
-Each repeat gives every system a turn. The order moves on by one from repeat to repeat, so that warm-up, throttling and other work on the
-machine affect all systems alike. In its turn a system runs as often as fits in a tenth of a second, and at least once. Every system runs
-once before any time is taken. The result is the median over the repeats and the spread from 10 % to 90 %.
+Each repeat gives every system a turn. The order moves on by one from repeat to repeat, so that
+warm-up, throttling and other work on the machine affect all systems alike. In its turn a system
+runs as often as fits in a tenth of a second, and at least once. Every system runs once before any
+time is taken. The result is the median over the repeats and the spread from 10 % to 90 %.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ import torch
 
 from .records import FASTER_IS_MORE, STEP, BenchRecord
 
-PAUSE = 0.05  # seconds between systems: threads of the last one may still spin and must not take the next one's core
-TURN = 0.1  # seconds: shorter runs are repeated, since a processor needs a moment to reach its speed
+# seconds between systems: threads of the last one may still spin and must not take the next one's
+# core
+PAUSE = 0.05
+TURN = (
+    0.1  # seconds: shorter runs are repeated, since a processor needs a moment to reach its speed
+)
 HOPELESS = 1.5  # a form this many times slower than the best one is not run again
 
 
@@ -62,12 +67,18 @@ def turns(count: int, repeat: int) -> list[int]:
     return [(index + repeat) % count for index in range(count)]
 
 
-def interleave(systems: Sequence[TimedSystem], repeats: int, device: str = "cpu") -> list[list[float]]:
+def interleave(
+    systems: Sequence[TimedSystem], repeats: int, device: str = "cpu"
+) -> list[list[float]]:
     """Seconds for one run of each system in each repeat."""
     runs = []
     for system in systems:
         _seconds(system, device)
-        again = 1 if system.prepare is not no_preparation else math.ceil(TURN / max(_seconds(system, device), 1e-6))
+        again = (
+            1
+            if system.prepare is not no_preparation
+            else math.ceil(TURN / max(_seconds(system, device), 1e-6))
+        )
         runs.append(max(1, again))
     gc.collect()  # garbage of earlier workloads must not be collected while these are timed
     taken: list[list[float]] = [[] for _ in systems]
@@ -97,7 +108,11 @@ def synchronize(device: str) -> None:
 def as_record(system: TimedSystem, seconds: Sequence[float], conditions: Conditions) -> BenchRecord:
     """The median and the 10 % to 90 % spread, in the unit."""
     each = np.asarray(seconds) / system.amount
-    values = 1 / each if conditions.unit in FASTER_IS_MORE else each * (1e6 if conditions.unit == STEP else 1)
+    values = (
+        1 / each
+        if conditions.unit in FASTER_IS_MORE
+        else each * (1e6 if conditions.unit == STEP else 1)
+    )
     low, median, high = (float(value) for value in np.quantile(values, (0.1, 0.5, 0.9)))
     return BenchRecord(
         work=system.work,
@@ -115,15 +130,22 @@ def as_record(system: TimedSystem, seconds: Sequence[float], conditions: Conditi
     )
 
 
-def measure(systems: Sequence[TimedSystem], conditions: Conditions, repeats: int, device: str = "cpu") -> list[BenchRecord]:
+def measure(
+    systems: Sequence[TimedSystem], conditions: Conditions, repeats: int, device: str = "cpu"
+) -> list[BenchRecord]:
     """The records of the systems, in their order."""
     taken = interleave(systems, repeats, device)
-    return [as_record(system, seconds, conditions) for system, seconds in zip(systems, taken, strict=True)]
+    return [
+        as_record(system, seconds, conditions)
+        for system, seconds in zip(systems, taken, strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
 class FormTrial:
-    """A form to try: `make` prepares it and returns what to run; after `warm_ups` runs it has its full speed."""
+    """A form to try: `make` prepares it and returns what to run; after `warm_ups` runs it has its
+    full speed.
+    """
 
     make: Callable[[], Callable[[], object]]
     warm_ups: int = 1
@@ -131,14 +153,18 @@ class FormTrial:
 
 @dataclass(frozen=True)
 class FormChoice:
-    """The fastest form, or None if no form works; and for each form that does not work, the reason."""
+    """The fastest form, or None if no form works; and for each form that does not work,
+    the reason.
+    """
 
     form: str | None
     failures: dict[str, str]
 
 
 def fastest_form(forms: Mapping[str, FormTrial], device: str = "cpu") -> FormChoice:
-    """Try every form: warm it up, then take the faster of two runs. A form whose first run is hopeless is not run again."""
+    """Try every form: warm it up, then take the faster of two runs. A form whose first run is
+    hopeless is not run again.
+    """
     best, chosen = np.inf, None
     failures: dict[str, str] = {}
     for name, trial in forms.items():

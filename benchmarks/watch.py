@@ -1,7 +1,8 @@
-"""`python -m benchmarks watch`: memory and time of a step under watch over a long stream, at its beginning and at its end.
+"""`python -m benchmarks watch`: memory and time of a step under watch over a long stream, at its
+beginning and at its end.
 
-The same random events go to an ensemble, to its exported C code (a call from Python for each step), to NIR graphs and to a torch module.
-What the ensemble and the C code find is compared step by step.
+The same random events go to an ensemble, to its exported C code (a call from Python for each step),
+to NIR graphs and to a torch module. What the ensemble and the C code find is compared step by step.
 """
 
 from __future__ import annotations
@@ -39,26 +40,42 @@ def run_watch(steps: int, output: Path) -> dict[str, Any]:
     ensemble = trained(rng)
     spotter, rule = calibrated(ensemble, rng)
     events = [np.flatnonzero(rng.random(INPUTS) < RATE) for _ in range(10_000)]
-    watched = {"ensemble": stream(ensemble.watch(spotter, rule, window=WINDOW, event=0).push, events, steps)}
+    watched = {
+        "ensemble": stream(
+            ensemble.watch(spotter, rule, window=WINDOW, event=0).push, events, steps
+        )
+    }
     if shutil.which("cc"):
         with tempfile.TemporaryDirectory() as folder:
             ag.export.watch_to_c(spotter, rule, ensemble, folder, window=WINDOW, event=0)
             watched["C"] = stream(in_c(Path(folder)), events, steps)
         watched["C"]["equal"] = bool((watched["C"]["found"] == watched["ensemble"]["found"]).all())
-    for name, engine, some in (("NIR", of_nir(rng), steps), ("torch module", of_torch(), steps // SHARE)):
+    for name, engine, some in (
+        ("NIR", of_nir(rng), steps),
+        ("torch module", of_torch(), steps // SHARE),
+    ):
         own = engine.watch(*calibrated(engine, rng), window=WINDOW, event=0)
         watched[name] = stream(own.push, events, some)
     for one in watched.values():
         del one["found"]
-    size = {"inputs": INPUTS, "hidden": HIDDEN, "members": MEMBERS, "classes": CLASSES, "window": WINDOW}
+    size = {
+        "inputs": INPUTS,
+        "hidden": HIDDEN,
+        "members": MEMBERS,
+        "classes": CLASSES,
+        "window": WINDOW,
+    }
     record = {**describe_run(), **size, "watched": watched}
     write_results(output, record)
     return record
 
 
-def stream(push: Callable[[NDArray[Any]], Any], events: Sequence[NDArray[Any]], steps: int) -> dict[str, Any]:
+def stream(
+    push: Callable[[NDArray[Any]], Any], events: Sequence[NDArray[Any]], steps: int
+) -> dict[str, Any]:
     """Push the events again and again; time and memory for each tenth, and what was found."""
-    found, length = np.full(steps, 0, dtype=np.uint8), steps // PARTS  # full touches its memory at once
+    # full touches its memory at once
+    found, length = np.full(steps, 0, dtype=np.uint8), steps // PARTS
     parts = []
     for first in range(0, PARTS * length, length):
         begin, before = time.process_time(), sys.getallocatedblocks()
@@ -73,7 +90,10 @@ def stream(push: Callable[[NDArray[Any]], Any], events: Sequence[NDArray[Any]], 
                 "peak_resident_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             }
         )
-    counts = {"detections": int((found == DETECTION).sum()), "decisions": int((found == DECISION).sum())}
+    counts = {
+        "detections": int((found == DETECTION).sum()),
+        "decisions": int((found == DECISION).sum()),
+    }
     return {"steps": steps, **counts, "parts": parts, "found": found}
 
 
@@ -83,13 +103,20 @@ def trained(rng: np.random.Generator) -> Any:
     x, y = rng.random((400, STEPS, INPUTS)) < RATE, rng.integers(CLASSES, size=400)
     for row, label in enumerate(y):
         x[row, :, 10 * label : 10 * label + 5] |= rng.random((STEPS, 5)) < 0.4
-    ensemble = ag.ensembles.DeepEnsemble(network, members=MEMBERS, seed=0, engine="event-driven-int8")
+    ensemble = ag.ensembles.DeepEnsemble(
+        network, members=MEMBERS, seed=0, engine="event-driven-int8"
+    )
     return ensemble.fit(x, y, 6, progress=False)
 
 
 def calibrated(watcher: Any, rng: np.random.Generator) -> tuple[Any, Any]:
     """A spotter on noise, and a rule on other recordings."""
-    heard, other = (watcher.listen([rng.random((400, INPUTS)) < RATE for _ in range(60)], window=WINDOW, event=0) for _ in range(2))
+    heard, other = (
+        watcher.listen(
+            [rng.random((400, INPUTS)) < RATE for _ in range(60)], window=WINDOW, event=0
+        )
+        for _ in range(2)
+    )
     spotter = ag.Spotter(0.5, rest=REST).calibrate(heard.scores)
     labels = rng.integers(CLASSES, size=len(other.scores))
     scores = other.after(np.full(len(labels), 100), labels, steps=STEPS)
@@ -97,14 +124,18 @@ def calibrated(watcher: Any, rng: np.random.Generator) -> tuple[Any, Any]:
 
 
 def in_c(folder: Path) -> Callable[[NDArray[Any]], Any]:
-    """The push of the exported code; its detections and decisions are told apart by their type alone."""
+    """The push of the exported code; its detections and decisions are told apart by their type
+    alone.
+    """
     subprocess.run(["cc", *LIBRARY, *SOURCES, "-o", "watch.so", "-lm"], cwd=folder, check=True)
     library = ctypes.CDLL(str(folder / "watch.so"))
     says = {DECISION: "decision", DETECTION: ag.Detection(0, 0.0)}
 
     def push(events: NDArray[Any]) -> Any:
         given = events.astype(np.uint16)
-        return says.get(library.ag_watch_push(ctypes.c_void_p(given.ctypes.data), ctypes.c_size_t(len(given))))
+        return says.get(
+            library.ag_watch_push(ctypes.c_void_p(given.ctypes.data), ctypes.c_size_t(len(given)))
+        )
 
     return push
 
@@ -114,12 +145,22 @@ def of_nir(rng: np.random.Generator) -> Any:
     import nir
 
     def neurons(n: int) -> Any:
-        return nir.LIF(tau=np.full(n, 0.005), r=np.ones(n), v_leak=np.zeros(n), v_threshold=np.full(n, 0.2), v_reset=np.zeros(n))
+        return nir.LIF(
+            tau=np.full(n, 0.005),
+            r=np.ones(n),
+            v_leak=np.zeros(n),
+            v_threshold=np.full(n, 0.2),
+            v_reset=np.zeros(n),
+        )
 
     def member() -> Any:
         first, last = rng.normal(size=(HIDDEN, INPUTS)), rng.normal(size=(CLASSES, HIDDEN))
         chain = nir.Linear(weight=first), neurons(HIDDEN), nir.Linear(weight=last), neurons(CLASSES)
-        return nir.NIRGraph.from_list(nir.Input(input_type=np.array([INPUTS])), *chain, nir.Output(output_type=np.array([CLASSES])))
+        return nir.NIRGraph.from_list(
+            nir.Input(input_type=np.array([INPUTS])),
+            *chain,
+            nir.Output(output_type=np.array([CLASSES])),
+        )
 
     return ag.adapters.from_nir([member() for _ in range(MEMBERS)], dt=1e-3)
 

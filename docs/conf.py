@@ -1,4 +1,6 @@
-"""The site: `make site` builds these pages with Sphinx into site/. Nothing in it is loaded from another host."""
+"""The site: `make site` builds these pages with Sphinx into site/. Nothing in it is loaded from
+another host.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,19 @@ NOT_RUN = {"own_configuration"}  # the main job on own data, minutes
 sys.path.insert(0, str(HERE))
 from api_pages import process_docstring, process_signature, skip_member  # noqa: E402
 
-sys.modules["agreestop.plot"] = agreestop.plot  # its public name; the module lies in agreestop.report
+# its public name; the module lies in agreestop.report
+sys.modules["agreestop.plot"] = agreestop.plot
 
 project = "agreestop"
 author = "The agreestop authors"
 version = release = agreestop.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "sphinx_gallery.gen_gallery"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "sphinx_gallery.gen_gallery",
+]
 exclude_patterns = ["Thumbs.db", "_build"]
 templates_path = ["_templates"]
 autosummary_generate = True
@@ -42,7 +51,9 @@ myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]  # transcripts of terminals are no valid source
 
 _RUN = ROOT / "runs" / "digits"  # `make site` makes it where it is missing
-html_extra_path = [str(_RUN / name) for name in ("demo.html", "report.html") if (_RUN / name).is_file()]
+html_extra_path = [
+    str(_RUN / name) for name in ("demo.html", "report.html") if (_RUN / name).is_file()
+]
 if len(html_extra_path) == 2:
     tags.add("run")  # noqa: F821, Sphinx gives it
 
@@ -80,7 +91,9 @@ scripts = [path for folder in SCRIPTS for path in (ROOT / folder).rglob("*.py")]
 COPIES = ROOT / "build" / "scripts"
 for folder in SCRIPTS:  # scripts write files beside them
     shutil.rmtree(COPIES / folder, ignore_errors=True)
-    shutil.copytree(ROOT / folder, COPIES / folder, ignore=shutil.ignore_patterns("*.toml", "__pycache__"))
+    shutil.copytree(
+        ROOT / folder, COPIES / folder, ignore=shutil.ignore_patterns("*.toml", "__pycache__")
+    )
 newest = max(path.stat().st_mtime for path in (ROOT / "src").rglob("*.py"))
 for folder in SCRIPTS.values():
     for ran in (HERE / folder).rglob("*.md5"):  # without it sphinx-gallery runs a script again
@@ -117,11 +130,15 @@ def _write_math(as_block: bool) -> Any:
 
 
 def _name_buttons(app: Sphinx, exception: Exception | None) -> None:
-    """Give the theme's arrows the name that screen readers say, and the search button all of its text."""
+    """Give the theme's arrows the name that screen readers say, and the search button all of its
+    text.
+    """
     for page in Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         named = text.replace("<summary><span", '<summary aria-label="Pages below"><span')
-        named = named.replace('aria-label="Search" data-bs-placement', 'aria-label="Search Ctrl+K" data-bs-placement')
+        named = named.replace(
+            'aria-label="Search" data-bs-placement', 'aria-label="Search Ctrl+K" data-bs-placement'
+        )
         if named != text:
             page.write_text(named, encoding="utf-8")
 

@@ -1,4 +1,6 @@
-"""Write docs/configuration.md: every key of a run's configuration, from the classes and docstrings of `agreestop.pipeline.config`."""
+"""Write docs/configuration.md: every key of a run's configuration, from the classes and docstrings
+of `agreestop.pipeline.config`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def page() -> str:
     example = textwrap.dedent("\n\n".join(paragraphs))
     refused = "An unknown key is refused, and so is a value of the wrong type."
     parts = [
-        "# Configuration of a run\n\nFor whoever trains, scores and measures with one file of settings.\n"
+        "# Configuration of a run\n\nFor whoever trains, scores and measures with one file of "
+        "settings.\n"
         f"`agreestop run`, `train` and `score` take a TOML file. {refused} Written by `make docs`."
     ]
     parts += [f"```toml\n{example}\n```", last]
@@ -36,7 +39,12 @@ def page() -> str:
         first, lines, *notes = (inspect.getdoc(kind) or "").split("\n\n")
         lines = re.sub(r"\n +", " ", lines)  # a meaning may go on in the next line
         meanings = dict(re.findall(r"^(\w+)  +(.+)$", lines, flags=re.MULTILINE))
-        parts += [f"## `{table}`" if table else "## The top of the file", first, _keys(kind, meanings), *notes]
+        parts += [
+            f"## `{table}`" if table else "## The top of the file",
+            first,
+            _keys(kind, meanings),
+            *notes,
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -48,13 +56,19 @@ def _keys(kind: Any, meanings: dict[str, str]) -> str:
             (default,) = (_default(entry) for entry in fields(kind) if entry.name == name)
             lines.append(f"| `{name}` | {values} | {default} | {meanings.pop(name)} |")
     if meanings:
-        raise SystemExit(f"the docstring of {kind.__name__} describes {', '.join(meanings)}, which are no keys.")
+        raise SystemExit(
+            f"the docstring of {kind.__name__} describes {', '.join(meanings)}, which are no keys."
+        )
     return "\n".join(lines)
 
 
 def _values(key: Any) -> str:
     """The values of a key in words; empty for a table."""
-    (kind,) = (option for option in get_args(key) if option is not type(None)) if type(None) in get_args(key) else (key,)
+    (kind,) = (
+        (option for option in get_args(key) if option is not type(None))
+        if type(None) in get_args(key)
+        else (key,)
+    )
     several = get_origin(kind) is tuple
     entry = get_args(kind)[0] if several else kind
     if is_dataclass(entry):

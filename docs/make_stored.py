@@ -1,4 +1,6 @@
-"""Write what the scripts of examples/adapters print and draw into docs/_static/stored, for pages that are built without their libraries."""
+"""Write what the scripts of examples/adapters print and draw into docs/_static/stored, for pages
+that are built without their libraries.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def main() -> None:
     for name in NAMES:
         printed = io.StringIO()
         pyplot.close("all")
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.chdir(folder),
+            contextlib.redirect_stdout(printed),
+        ):
             runpy.run_path(str(ROOT / "examples" / "adapters" / f"{name}.py"))
         (STORED / f"{name}.txt").write_text(printed.getvalue(), encoding="utf-8")
         pyplot.gcf().savefig(STORED / f"{name}.png", dpi=80)

@@ -2,7 +2,8 @@
 I don't know
 ============
 
-Answer only what can be answered: wrong answers are as rare as promised, and inputs without hope end early. Simulated data.
+Answer only what can be answered: wrong answers are as rare as promised, and inputs without hope end
+early. Simulated data.
 """
 
 import numpy as np
@@ -19,17 +20,23 @@ tuning, calibration, new = ag.Scores(scores.log_confidence, labels, times).split
 answering = ag.AgreeStop(0.9, times, max_set_size=1).calibrate(calibration)
 abstaining = ag.AgreeStop(0.9, times, max_set_size=1, at_end="abstain").calibrate(calibration)
 give_up = ag.GiveUp.fit(tuning, share=0.1, max_set_size=1)
-giving_up = ag.AgreeStop(0.9, times, max_set_size=1, at_end="abstain", give_up=give_up).calibrate(calibration)
+giving_up = ag.AgreeStop(0.9, times, max_set_size=1, at_end="abstain", give_up=give_up).calibrate(
+    calibration
+)
 
 print(giving_up.guarantee)
 rules = {"answering": answering, "abstaining": abstaining, "giving up": giving_up}
 results = {name: ag.evaluate(rule.decide(new), new) for name, rule in rules.items()}
 for name, result in results.items():
-    print(f"{name}: {result.answered:.1%} answered, {result.wrong:.1%} wrong, set size {result.set_size:.2f}, {result.latency:.1f} steps")
+    print(
+        f"{name}: {result.answered:.1%} answered, {result.wrong:.1%} wrong, set size "
+        f"{result.set_size:.2f}, {result.latency:.1f} steps"
+    )
 
 # %%
 # The share answered against the share answered wrongly; the line is what the target allows:
 ag.plot.answered(results, target=0.9)
 
 # %%
-# The data above are simulated. Measured on real data: answers of a language model, and images, see :doc:`/abstaining`.
+# The data above are simulated. Measured on real data: answers of a language model, and images,
+# see :doc:`/abstaining`.

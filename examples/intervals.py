@@ -2,7 +2,8 @@
 Numbers with an interval
 ========================
 
-Stop as soon as a calibrated interval is narrow enough. Simulated estimates that become better with time.
+Stop as soon as a calibrated interval is narrow enough. Simulated estimates that become better with
+time.
 """
 
 import numpy as np
@@ -11,7 +12,8 @@ import agreestop as ag
 
 rng = np.random.default_rng(0)
 truth = rng.normal(size=1500)
-scale = rng.uniform(0.5, 2.0, (1500, 1)) / np.sqrt(np.arange(1, 31))  # what the model believes: it is too sure
+# what the model believes: it is too sure
+scale = rng.uniform(0.5, 2.0, (1500, 1)) / np.sqrt(np.arange(1, 31))
 centre = truth[:, None] + 1.5 * scale * rng.normal(size=(1500, 30))
 
 numbers = ag.Numbers(centre, scale, labels=truth)  # (n, M) each, one column for each time
@@ -22,7 +24,10 @@ print(rule.guarantee)
 print(f"an interval reaches {rule.thresholds[0]:.2f} scales to each side")
 decisions = rule.decide(test)
 result = ag.evaluate(decisions, test)
-print(f"coverage {result.coverage:.3f}, width {result.width:.2f}, mean stop at {result.latency:.1f} of 30")
+print(
+    f"coverage {result.coverage:.3f}, width {result.width:.2f}, mean stop at {result.latency:.1f} "
+    "of 30"
+)
 
 session = rule.stream()  # one input, one pair after another
 for pair in zip(test.centre[0], test.scale[0], strict=True):
@@ -36,7 +41,8 @@ for pair in zip(test.centre[0], test.scale[0], strict=True):
 ag.plot.stopping(decisions)
 
 # %%
-# The data above are simulated. Measured on real data: how long a spoken digit will last, see :doc:`/numbers`.
+# The data above are simulated. Measured on real data: how long a spoken digit will last, see
+# :doc:`/numbers`.
 #
 # .. image:: /../results/numbers.png
 #    :alt: Coverage and time of the interval rule beside others.

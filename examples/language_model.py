@@ -21,7 +21,8 @@ questions = rng.beta(3.0, 0.7, size=600)  # how often a sample has the most freq
 known = ag.Answers([[sample(ease) for _ in range(20)] for ease in questions], ids=np.arange(600))
 calibration, test = known.split(0.5, 0.5)
 
-rule = ag.AgreeStop(0.97, range(1, 21), 1, break_ties=True).calibrate(calibration, "final")  # no labels are needed
+# no labels are needed
+rule = ag.AgreeStop(0.97, range(1, 21), 1, break_ties=True).calibrate(calibration, "final")
 print(rule.guarantee)
 decisions = rule.decide(test)
 print(ag.evaluate(decisions, test))
@@ -34,7 +35,8 @@ print(f"answer {decision.names[0]} after {decision.time} of 20 samples")
 ag.plot.stopping(decisions)
 
 # %%
-# The data above are simulated. Measured on real data: 20 answers to each question of GSM8K, see :doc:`/language-models`.
+# The data above are simulated. Measured on real data: 20 answers to each question of GSM8K, see
+# :doc:`/language-models`.
 #
 # .. image:: /../results/answers.png
 #    :alt: Samples and agreement of ours and of published rules.

@@ -20,14 +20,21 @@ def record(n):
 
 
 x_train, y_train = record(600)
-ensemble = ag.ensembles.DeepEnsemble(ag.networks.FullyConnected((12,), classes=3, hidden=(32,)), members=4)
+ensemble = ag.ensembles.DeepEnsemble(
+    ag.networks.FullyConnected((12,), classes=3, hidden=(32,)), members=4
+)
 ensemble.fit(x_train, y_train, epochs=6, progress=False)
-rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(ensemble.score(*record(200)))
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(
+    ensemble.score(*record(200))
+)
 
 (stream,), (label,) = record(1)
 session = ensemble.live(rule)  # one session for each input
 for frame in stream:
-    decision = session.push(frame.nonzero()[0])  # which sensors fired in this step; or push(frame=frame)
+    # which sensors fired in this step; or push(frame=frame)
+    decision = session.push(frame.nonzero()[0])
     if decision:
-        print(f"stopped at step {decision.time} with classes {decision.classes}; the label is {label}")
+        print(
+            f"stopped at step {decision.time} with classes {decision.classes}; the label is {label}"
+        )
         break

@@ -25,11 +25,16 @@ x_new, y_new = record(400)
 
 network = ag.networks.FullyConnected(x_train.shape[2:], classes=3, hidden=(32,))
 ensemble = ag.ensembles.VariationalEnsemble(network, members=4).fit(x_train, y_train, epochs=8)
-rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(ensemble.score(x_cal, y_cal))
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(
+    ensemble.score(x_cal, y_cal)
+)
 
 run = ensemble.decide(rule, x_new)
 result = ag.evaluate(run.decisions, y_new)
-print(f"coverage {result.coverage:.3f}, stop after {result.normalized_latency:.2f} of the time, {result.set_size:.2f} classes")
+print(
+    f"coverage {result.coverage:.3f}, stop after {result.normalized_latency:.2f} of the time, "
+    f"{result.set_size:.2f} classes"
+)
 
 events = ag.events.Events.from_dense(x_new, y_new, classes=("smooth", "rough", "edge"))
 events.save("touch.npz")  # sparse, with labels; `agreestop run` and `agreestop decide` read it

@@ -15,13 +15,15 @@ import agreestop as ag
 rng = np.random.default_rng(0)
 labels = rng.integers(3, size=900)
 rates = 0.06 + 0.10 * (np.arange(12) % 3 == labels[:, None])
-ag.events.Events.from_dense(rng.random((900, 20, 12)) < rates[:, None, :], labels, ("smooth", "rough", "edge")).save("touch.npz")
+ag.events.Events.from_dense(
+    rng.random((900, 20, 12)) < rates[:, None, :], labels, ("smooth", "rough", "edge")
+).save("touch.npz")
 
 Path("touch.toml").write_text("""
 name = "touch"
 [data]
 name = "files"
-file = "touch.npz"           # divided into training, tuning and pool; or three files: training, tuning, pool
+file = "touch.npz"           # divided into training, tuning and pool; or three files
 [network]
 hidden = [32]
 [[ensembles]]

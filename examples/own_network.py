@@ -2,7 +2,8 @@
 Your own torch network
 ======================
 
-An own torch module as a member: it sees one time step, and its state goes in and comes out. On the embedded digits.
+An own torch module as a member: it sees one time step, and its state goes in and comes out. On the
+embedded digits.
 """
 
 import numpy as np
@@ -12,7 +13,9 @@ import agreestop as ag
 
 
 class Recurrent(torch.nn.Module):
-    """A GRU cell with a linear read-out: (x_t, state) -> (logits, state); the first state is None."""
+    """A GRU cell with a linear read-out: (x_t, state) -> (logits, state); the first state
+    is None.
+    """
 
     def __init__(self):
         super().__init__()
@@ -25,18 +28,22 @@ class Recurrent(torch.nn.Module):
 
 data = ag.events.load_data_set("digits")
 x, y = data.pool.inputs, data.pool.labels
-calibration, new = np.split(np.random.default_rng(0).permutation(len(y)), [200])  # shuffled before they are divided
+# shuffled before they are divided
+calibration, new = np.split(np.random.default_rng(0).permutation(len(y)), [200])
 
 ensemble = ag.ensembles.DeepEnsemble(Recurrent, members=3)  # a builder: called once for each member
 ensemble.fit(data.training.inputs[:600], data.training.labels[:600], epochs=6, progress=False)
-rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(ensemble.score(x[calibration], y[calibration]))
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(
+    ensemble.score(x[calibration], y[calibration])
+)
 run = ensemble.decide(rule, x[new])
 result = ag.evaluate(run.decisions, y[new])
 print(ensemble)
 print(f"{run.computed.mean():.1f} of 80 steps computed, coverage {result.coverage:.3f}")
 
 ensemble.save("recurrent.safetensors")
-same = ag.ensembles.load("recurrent.safetensors", network=Recurrent)  # the builder makes the modules, the file holds their weights
+# the builder makes the modules, the file holds their weights
+same = ag.ensembles.load("recurrent.safetensors", network=Recurrent)
 
 # %%
 # Coverage by stopping time:

@@ -2,7 +2,8 @@
 Your own scores
 ===============
 
-Scores from any model: here logistic regression on what was seen so far of a time series. Needs scikit-learn; simulated data.
+Scores from any model: here logistic regression on what was seen so far of a time series. Needs
+scikit-learn; simulated data.
 """
 
 import numpy as np
@@ -16,7 +17,8 @@ labels = rng.integers(3, size=1500)
 series = np.cumsum(rng.normal(size=(1500, 60)) + 0.35 * (labels[:, None] - 1), axis=1)
 fitting, others = np.split(rng.permutation(1500), [600])
 
-log_confidence = np.empty((900, len(times), 1, 3))  # inputs, checkpoints, members (here one), classes
+# inputs, checkpoints, members (here one), classes
+log_confidence = np.empty((900, len(times), 1, 3))
 for index, time in enumerate(times):
     model = LogisticRegression(max_iter=1000).fit(series[fitting, :time], labels[fitting])
     log_confidence[:, index, 0] = model.predict_log_proba(series[others, :time])
@@ -28,14 +30,18 @@ rule = ag.AgreeStop(target=0.9, checkpoints=times, max_set_size=1).calibrate(cal
 decisions = rule.decide(test)
 print(decisions[0])
 result = ag.evaluate(decisions, test)
-print(f"coverage {result.coverage:.3f}, latency {result.normalized_latency:.2f} of T, set size {result.set_size:.2f}")
+print(
+    f"coverage {result.coverage:.3f}, latency {result.normalized_latency:.2f} of T, set size "
+    f"{result.set_size:.2f}"
+)
 
 # %%
 # The share of series that have been answered by each time:
 ag.plot.stopping(decisions)
 
 # %%
-# The data above are simulated. Measured on real data: time series of eight data sets, see :doc:`/time-series`.
+# The data above are simulated. Measured on real data: time series of eight data sets, see
+# :doc:`/time-series`.
 #
 # .. image:: /../results/early-classification/figure.png
 #    :alt: Coverage and earliness of early classifiers.

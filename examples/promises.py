@@ -2,8 +2,8 @@
 Promises by group and by time
 =============================
 
-The plain promise is an average: the right answers of one group may pay for the wrong ones of another. Groups and a gate have promises of
-their own. Simulated data.
+The plain promise is an average: the right answers of one group may pay for the wrong ones of
+another. Groups and a gate have promises of their own. Simulated data.
 """
 
 import matplotlib.pyplot as plt
@@ -15,12 +15,16 @@ times = range(1, 21)
 scores = ag.simulate_scores(4000, steps=20, K=3, C=4, pace=5.0)
 rng = np.random.default_rng(0)
 groups = np.where(rng.random(4000) < 0.3, "night", "day")
-noisy = (groups == "night") & (rng.random(4000) < 0.35)  # at night some inputs look like another class
+# at night some inputs look like another class
+noisy = (groups == "night") & (rng.random(4000) < 0.35)
 labels = np.where(noisy, rng.integers(4, size=4000), scores.labels)
 scores = ag.Scores(scores.log_confidence, labels, times)
-tuning, calibration, new = np.split(rng.permutation(4000), [800, 1600])  # shuffled before they are divided
+# shuffled before they are divided
+tuning, calibration, new = np.split(rng.permutation(4000), [800, 1600])
 
-plain = ag.AgreeStop(0.8, times, max_set_size=1).calibrate(scores.rows(calibration), groups=groups[calibration])
+plain = ag.AgreeStop(0.8, times, max_set_size=1).calibrate(
+    scores.rows(calibration), groups=groups[calibration]
+)
 gate = ag.Gate.fit(scores.rows(tuning), target=0.8, max_set_size=1)
 gated = ag.AgreeStop(0.8, times, max_set_size=1, gate=gate).calibrate(scores.rows(calibration))
 average = ag.AgreeStop(0.8, times, max_set_size=1).calibrate(scores.rows(calibration))
@@ -43,7 +47,8 @@ ag.plot.coverage(by_group, left, by="group", target=0.8)
 ag.plot.coverage(by_time, right, by="block", target=0.8)
 
 # %%
-# The data above are simulated. Measured on real data: stored scores of four data sets, see :doc:`/promises`.
+# The data above are simulated. Measured on real data: stored scores of four data sets, see
+# :doc:`/promises`.
 #
 # .. image:: /../results/promises/blocks-0.9.png
 #    :alt: Coverage by block of times, with and without a gate.

@@ -13,7 +13,7 @@ rng = np.random.default_rng(0)
 
 
 def record(steps=3000, words=4):
-    """Scores of one recording, and its events (start, end): words of 40 steps, most of which the detector hears."""
+    """Scores of a recording, and its events (start, end): words of 40 steps, most of them heard."""
     scores = rng.normal(scale=rng.uniform(0.7, 1.1), size=steps)
     starts = np.sort(rng.choice(np.arange(1, steps // 100), size=words, replace=False)) * 100
     for start in starts:
@@ -29,7 +29,8 @@ recordings, events = several(99)
 spotter = ag.Spotter(false_alarms=0.05, rest=60).calibrate(recordings, events, near=20)
 print(spotter.guarantee)
 print(spotter.evaluate(*several(200), within=20, step_seconds=0.01))
-print("0.05 is promised on average over draws of the 99 recordings; this is one draw, and another may alarm more or less often")
+# 0.05 is promised on average over draws of the 99 recordings: this is one of them, and another may
+# alarm more or less often.
 stream = spotter.stream()
 scores, words = record()
 for score in scores:
@@ -45,7 +46,8 @@ assert (ag.Spotter.load("spotter.rule").alarms(scores) == spotter.alarms(scores)
 ag.plot.spotting(spotter, *several(100), within=20)
 
 # %%
-# The data above are simulated. Measured on real data: a wake word of 60 speakers, see :doc:`/spotting`.
+# The data above are simulated. Measured on real data: a wake word of 60 speakers, see
+# :doc:`/spotting`.
 #
 # .. image:: /../results/wake-word.svg
 #    :alt: Events found against false alarms a recording, for four ways to a threshold.

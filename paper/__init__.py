@@ -1,1 +1,3 @@
-"""Reproduction of the paper: recipes, score files, figures and SEENN-II. Run `python -m paper --help`."""
+"""Reproduction of the paper: recipes, score files, figures and SEENN-II. Run `python -m paper
+--help`.
+"""

@@ -1,8 +1,10 @@
-"""The paper's figures, drawn from `numbers.json`: coverage above, latency below, a column for each data set and ensemble.
+"""The paper's figures, drawn from `numbers.json`: coverage above, latency below, a column for each
+data set and ensemble.
 
-The paper's rules are grey, rules without a guarantee are brown, and ours are in colour: solid at the paper's four checkpoints, dashed at
-every step. Bars are 95 % intervals, for the draw of the pool where these were measured; the title says which. A hollow marker is a
-rule that has too few examples to exclude any class.
+The paper's rules are grey, rules without a guarantee are brown, and ours are in colour: solid at
+the paper's four checkpoints, dashed at every step. Bars are 95 % intervals, for the draw of the
+pool where these were measured; the title says which. A hollow marker is a rule that has too few
+examples to exclude any class.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ from agreestop.report.records import Z
 
 from .records import SWEPT, FigureNumbers, FigureRecord
 
-HEADINGS = {"paper": "the paper's rules", "ours": "ours", "fixed": "without adapting", "baseline": "no promise"}
+HEADINGS = {
+    "paper": "the paper's rules",
+    "ours": "ours",
+    "fixed": "without adapting",
+    "baseline": "no promise",
+}
 PROMISE: dict[str, Any] = {"color": "black", "linewidth": 1.2, "zorder": 0.5}
 COLUMNS, HEIGHT, LEGEND = {1: 6.0, 2: 4.4}, 6.9, 2.6  # inches
 NARROW = 3.3  # inches of a column, if there are more than two
@@ -47,14 +54,26 @@ class LineStyle:
     @classmethod
     def of(cls, record: FigureRecord) -> LineStyle:
         style = style_of(record.rule)
-        dashes: Dashes = ":" if record.family in ("baseline", "fixed") else "--" if record.checkpoints == "every" else "-"
+        dashes: Dashes = (
+            ":"
+            if record.family in ("baseline", "fixed")
+            else "--"
+            if record.checkpoints == "every"
+            else "-"
+        )
         return cls(record.label, record.family, style.colour, style.marker, dashes)
 
     @property
     def options(self) -> dict[str, Any]:
         """Options for matplotlib."""
         width = 1.9 if self.family == "ours" else 1.5
-        return {"color": self.colour, "marker": self.marker, "linestyle": self.dashes, "linewidth": width, "markersize": 5.5}
+        return {
+            "color": self.colour,
+            "marker": self.marker,
+            "linestyle": self.dashes,
+            "linewidth": width,
+            "markersize": 5.5,
+        }
 
     def handle(self) -> Line2D:
         """The line in the legend."""
@@ -73,8 +92,14 @@ def _columns(numbers: FigureNumbers) -> list[tuple[str, list[FigureRecord]]]:
     several = len({data for data, _ in pairs}) > 1
     columns = []
     for data, ensemble in pairs:
-        mine = [record for record in numbers.records if (record.data, record.ensemble) == (data, ensemble)]
-        columns.append((f"{_named(mine[0])}\n{ensemble} ensemble" if several else f"{ensemble} ensemble", mine))
+        mine = [
+            record
+            for record in numbers.records
+            if (record.data, record.ensemble) == (data, ensemble)
+        ]
+        columns.append(
+            (f"{_named(mine[0])}\n{ensemble} ensemble" if several else f"{ensemble} ensemble", mine)
+        )
     return columns
 
 
@@ -87,10 +112,18 @@ def _title(numbers: FigureNumbers) -> str:
     first = numbers.records[0]
     data = " and ".join(dict.fromkeys(_named(record) for record in numbers.records))
     usual = [record for record in numbers.records if record.default and record.rule != "spikecp"]
-    members = " or ".join(str(count) for count in sorted({record.K for record in usual}, reverse=True))
-    shared = {"target": f"target {usual[0].target:g}", "K": f"K = {members}", "n": f"n = {usual[0].n}"}
+    members = " or ".join(
+        str(count) for count in sorted({record.K for record in usual}, reverse=True)
+    )
+    shared = {
+        "target": f"target {usual[0].target:g}",
+        "K": f"K = {members}",
+        "n": f"n = {usual[0].n}",
+    }
     parts = [words for name, words in shared.items() if name != numbers.swept]
-    small = any(source["about"].get("scale") == "small" for source in numbers.header.get("sources", ()))
+    small = any(
+        source["about"].get("scale") == "small" for source in numbers.header.get("sources", ())
+    )
     parts += [
         f"{first.realisations} realisations",
         f"95 % intervals {first.interval_of}{_other_intervals(numbers)}",
@@ -100,9 +133,15 @@ def _title(numbers: FigureNumbers) -> str:
 
 
 def _other_intervals(numbers: FigureNumbers) -> str:
-    """The rules whose intervals are about something else than those of the first record, in brackets."""
+    """The rules whose intervals are about something else than those of the first record, in
+    brackets.
+    """
     first = numbers.records[0].interval_of
-    others = dict.fromkeys(f"{record.label}: {record.interval_of}" for record in numbers.records if record.interval_of != first)
+    others = dict.fromkeys(
+        f"{record.label}: {record.interval_of}"
+        for record in numbers.records
+        if record.interval_of != first
+    )
     return f" ({', '.join(others)})" if others else ""
 
 
@@ -119,10 +158,27 @@ def _legend(figure: Figure, numbers: FigureNumbers) -> None:
         mine = [style.handle() for style in _styles(numbers) if style.family == family]
         if mine:
             handles += [Line2D([], [], linestyle="", label=heading), *mine]
-    handles += [Line2D([], [], linestyle="", label=""), Line2D([], [], label="promised coverage", **PROMISE)]
+    handles += [
+        Line2D([], [], linestyle="", label=""),
+        Line2D([], [], label="promised coverage", **PROMISE),
+    ]
     if any(record.vacuous for record in numbers.records):
-        handles.append(Line2D([], [], linestyle="", label="hollow: n is too small for\nthe rule ever to stop early"))
-    legend = figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=9, handlelength=2.8, labelspacing=0.65)
+        handles.append(
+            Line2D(
+                [],
+                [],
+                linestyle="",
+                label="hollow: n is too small for\nthe rule ever to stop early",
+            )
+        )
+    legend = figure.legend(
+        handles=handles,
+        loc="outside right center",
+        frameon=False,
+        fontsize=9,
+        handlelength=2.8,
+        labelspacing=0.65,
+    )
     for text in legend.get_texts():
         if text.get_text() in HEADINGS.values():
             text.set_fontweight("bold")
@@ -130,16 +186,25 @@ def _legend(figure: Figure, numbers: FigureNumbers) -> None:
 
 def _curves(numbers: FigureNumbers) -> Figure:
     columns, styles = _columns(numbers), _styles(numbers)
-    figure = Figure(figsize=(COLUMNS.get(len(columns), NARROW) * len(columns) + LEGEND, HEIGHT), layout="constrained")
+    figure = Figure(
+        figsize=(COLUMNS.get(len(columns), NARROW) * len(columns) + LEGEND, HEIGHT),
+        layout="constrained",
+    )
     panels = figure.subplots(2, len(columns), sharex=True, sharey="row", squeeze=False)
     for (above, below), (heading, records) in zip(panels.T, columns, strict=True):
         above.set_title(heading)
         for axes, what in ((above, "coverage"), (below, "latency")):
-            constant = [style for style in styles if any(LineStyle.of(record) == style for record in records if record.x is None)]
+            constant = [
+                style
+                for style in styles
+                if any(LineStyle.of(record) == style for record in records if record.x is None)
+            ]
             for index, style in enumerate(styles):
                 mine = [record for record in records if LineStyle.of(record) == style]
                 end = 1 + constant[::-1].index(style) if style in constant else 0
-                shift = _Shift(_right(figure, ASIDE * (index - len(styles) / 2)), _right(figure, -END * end))
+                shift = _Shift(
+                    _right(figure, ASIDE * (index - len(styles) / 2)), _right(figure, -END * end)
+                )
                 _curve(axes, style, mine, what, _positions(numbers), shift)
             tidy(axes)
         _promise(above, records, numbers)
@@ -148,7 +213,10 @@ def _curves(numbers: FigureNumbers) -> Figure:
     panels[1, 0].set_ylabel("latency / T")
     for axes in panels[:, 0]:
         _in_percent(axes.yaxis)
-    low = min(min(record.coverage - Z * record.coverage_error, record.target) for record in numbers.records)
+    low = min(
+        min(record.coverage - Z * record.coverage_error, record.target)
+        for record in numbers.records
+    )
     panels[0, 0].set_ylim(max(0.0, low - 0.012), 1.008)
     _latency_axis(panels[1, 0], min(record.latency for record in numbers.records))
     figure.suptitle(_title(numbers), fontsize=12)
@@ -174,7 +242,9 @@ def _in_percent(axis: Axis) -> None:
 
 
 def _latency_axis(axes: Axes, least: float) -> None:
-    """From 0 to 1, or on a logarithmic scale if some rules stop so early that they would be drawn on the axis."""
+    """From 0 to 1, or on a logarithmic scale if some rules stop so early that they would be drawn
+    on the axis.
+    """
     if least > LOGARITHMIC_BELOW:
         axes.set_ylim(0, 1.03)
         return
@@ -186,29 +256,67 @@ def _latency_axis(axes: Axes, least: float) -> None:
 
 
 def _positions(numbers: FigureNumbers) -> dict[float, float]:
-    """The position of each value on the x-axis. Exponents are infinite at both ends, so they have equal distances."""
+    """The position of each value on the x-axis. Exponents are infinite at both ends, so they have
+    equal distances.
+    """
     values = sorted({record.x for record in numbers.records if record.x is not None})
-    return {value: float(index) if numbers.swept == "r" else value for index, value in enumerate(values)}
+    return {
+        value: float(index) if numbers.swept == "r" else value for index, value in enumerate(values)
+    }
 
 
-def _curve(axes: Axes, style: LineStyle, records: Sequence[FigureRecord], what: str, positions: dict[float, float], shift: _Shift) -> None:
-    """Means with intervals. A rule that does not depend on x is a horizontal line, with its interval at the right edge."""
+def _curve(
+    axes: Axes,
+    style: LineStyle,
+    records: Sequence[FigureRecord],
+    what: str,
+    positions: dict[float, float],
+    shift: _Shift,
+) -> None:
+    """Means with intervals. A rule that does not depend on x is a horizontal line, with its
+    interval at the right edge.
+    """
     for record in (record for record in records if record.x is None):
         value, reach = getattr(record, what), Z * getattr(record, f"{what}_error")
-        axes.axhline(value, color=style.colour, linestyle=style.dashes, linewidth=style.options["linewidth"], zorder=1)
+        axes.axhline(
+            value,
+            color=style.colour,
+            linestyle=style.dashes,
+            linewidth=style.options["linewidth"],
+            zorder=1,
+        )
         where = axes.get_yaxis_transform() + shift.from_edge
-        axes.errorbar(1, value, yerr=reach, capsize=2, elinewidth=1, transform=where, zorder=2, **style.options)
-    swept = sorted((record for record in records if record.x is not None), key=lambda record: record.x or 0.0)
+        axes.errorbar(
+            1,
+            value,
+            yerr=reach,
+            capsize=2,
+            elinewidth=1,
+            transform=where,
+            zorder=2,
+            **style.options,
+        )
+    swept = sorted(
+        (record for record in records if record.x is not None), key=lambda record: record.x or 0.0
+    )
     if not swept:
         return
     x = [positions[record.x] for record in swept if record.x is not None]
     y = [getattr(record, what) for record in swept]
     reaches = [Z * getattr(record, f"{what}_error") for record in swept]
     where = axes.transData + shift.aside
-    axes.errorbar(x, y, yerr=reaches, capsize=2, elinewidth=1, zorder=2, transform=where, **style.options)
+    axes.errorbar(
+        x, y, yerr=reaches, capsize=2, elinewidth=1, zorder=2, transform=where, **style.options
+    )
     hollow = [index for index, record in enumerate(swept) if record.vacuous]
     if hollow and style.marker != "x":
-        options = {**style.options, "linestyle": "", "markerfacecolor": "white", "zorder": 3, "transform": where}
+        options = {
+            **style.options,
+            "linestyle": "",
+            "markerfacecolor": "white",
+            "zorder": 3,
+            "transform": where,
+        }
         axes.plot([x[index] for index in hollow], [y[index] for index in hollow], **options)
 
 
@@ -223,16 +331,24 @@ def _promise(axes: Axes, records: Sequence[FigureRecord], numbers: FigureNumbers
 
 def _x_axis(axes: Axes, numbers: FigureNumbers) -> None:
     positions = _positions(numbers)
-    axes.set_xlabel(f"{SWEPT[numbers.swept]}, %" if numbers.swept == "target" else SWEPT[numbers.swept])
+    axes.set_xlabel(
+        f"{SWEPT[numbers.swept]}, %" if numbers.swept == "target" else SWEPT[numbers.swept]
+    )
     first, last = min(positions.values()), max(positions.values())
     if numbers.swept == "n":
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlim(first / 1.15, last * 1.15)
     else:
-        axes.set_xlim(first - 0.05 * (last - first), last + (0.31 if numbers.swept == "r" else 0.05) * (last - first))
+        axes.set_xlim(
+            first - 0.05 * (last - first),
+            last + (0.31 if numbers.swept == "r" else 0.05) * (last - first),
+        )
     axes.xaxis.set_major_locator(FixedLocator(list(positions.values())))
-    axes.set_xticklabels([_short(100 * value if numbers.swept == "target" else value) for value in positions], fontsize=9)
+    axes.set_xticklabels(
+        [_short(100 * value if numbers.swept == "target" else value) for value in positions],
+        fontsize=9,
+    )
 
 
 def _short(value: float) -> str:
@@ -242,9 +358,14 @@ def _short(value: float) -> str:
 
 
 def _dots(numbers: FigureNumbers) -> Figure:
-    """One setting: a line for each rule, coverage to the left and latency to the right of each column."""
+    """One setting: a line for each rule, coverage to the left and latency to the right of each
+    column.
+    """
     columns, styles = _columns(numbers), _styles(numbers)
-    figure = Figure(figsize=(2.9 * len(columns) + 2.4, 1.1 + 2 * (0.28 * len(styles) + 0.6)), layout="constrained")
+    figure = Figure(
+        figsize=(2.9 * len(columns) + 2.4, 1.1 + 2 * (0.28 * len(styles) + 0.6)),
+        layout="constrained",
+    )
     panels = figure.subplots(2, len(columns), sharex="row", sharey=True, squeeze=False)
     positions = {style: len(styles) - index for index, style in enumerate(styles)}
     for (above, below), (heading, records) in zip(panels.T, columns, strict=True):
@@ -256,7 +377,9 @@ def _dots(numbers: FigureNumbers) -> Figure:
                 if style.dashes == "--":
                     options["markerfacecolor"] = "white"
                 value, se = getattr(record, what), getattr(record, f"{what}_error")
-                axes.errorbar(value, positions[style], xerr=Z * se, capsize=2.5, elinewidth=1.4, **options)
+                axes.errorbar(
+                    value, positions[style], xerr=Z * se, capsize=2.5, elinewidth=1.4, **options
+                )
             tidy(axes)
             _in_percent(axes.xaxis)
         above.axvline(records[0].target, **PROMISE)

@@ -1,12 +1,18 @@
-"""The figures as plain data: which rules are measured on which data, and what is swept along the x-axis.
+"""The figures as plain data: which rules are measured on which data, and what is swept along the
+x-axis.
 
-The paper's protocol: T steps, four checkpoints at the quarters of T (20, 40, 60, 80) or every step, at most three classes, n = 50
-calibration examples drawn from the pool, 50 realisations, K = 6 members, target 0.9, r = 1 for confidence merging and r = 45 for p-variable
-merging. A figure may sweep one of these.
+The paper's protocol: T steps, four checkpoints at the quarters of T (20, 40, 60, 80) or every step,
+at most three classes, n = 50 calibration examples drawn from the pool, 50 realisations, K = 6
+members, target 0.9, r = 1 for confidence merging and r = 45 for p-variable merging. A figure may
+sweep one of these.
 
-    fig2  target    mnist-dvs-sim          fig5  K    gesture-sim       fig7  the default setting    n-mnist, braille        (ours)
-    fig3  K         mnist-dvs-sim          fig6  K    cifar10           fig8  n                      mnist-dvs-sim, cifar10  (ours)
-    fig4  r         mnist-dvs-sim
+    fig2  target                 mnist-dvs-sim
+    fig3  K                      mnist-dvs-sim
+    fig4  r                      mnist-dvs-sim
+    fig5  K                      gesture-sim
+    fig6  K                      cifar10
+    fig7  the default setting    n-mnist, braille          (ours)
+    fig8  n                      mnist-dvs-sim, cifar10    (ours)
 
 `mnist-dvs-sim` and `gesture-sim` are simulated stand-ins for MNIST-DVS and DVS128 Gesture.
 """
@@ -72,7 +78,10 @@ class FigureRule:
             case "seenn1":  # it trusts the confidence: its threshold is the target
                 return build_rule("seenn", None, times, MAX_SET_SIZE, threshold=target)
             case name:
-                raise InputError(f"the rule {name!r} cannot be built from scores: it is measured where the scores are made.")
+                raise InputError(
+                    f"the rule {name!r} cannot be built from scores: it is measured where the "
+                    "scores are made."
+                )
 
 
 POOLINGS = {
@@ -88,13 +97,18 @@ def checkpoints(which: str, steps: int) -> tuple[int, ...]:
     if which == EVERY:
         return tuple(range(1, steps + 1))
     if steps % QUARTERS:
-        raise InputError(f"the score files have {steps} steps: a multiple of {QUARTERS} is needed, with a checkpoint at each quarter.")
+        raise InputError(
+            f"the score files have {steps} steps: a multiple of {QUARTERS} is needed, with a "
+            "checkpoint at each quarter."
+        )
     return tuple(range(steps // QUARTERS, steps + 1, steps // QUARTERS))
 
 
 def _both(rule: str, label: str) -> tuple[FigureRule, FigureRule]:
     """One of our rules at the paper's checkpoints, and at every step."""
-    return FigureRule(rule, label, OURS, FEW, tuned=True), FigureRule(rule, f"{label}, every step", OURS, EVERY, tuned=True)
+    return FigureRule(rule, label, OURS, FEW, tuned=True), FigureRule(
+        rule, f"{label}, every step", OURS, EVERY, tuned=True
+    )
 
 
 PAPERS = (
@@ -141,13 +155,47 @@ EXPONENTS = (-math.inf, -45, -10, -3, -1, 0, 1, 2, 5, 8, 10, 20, 45, math.inf)
 COUNTS = (20, 35, 50, 100, 200, 500, 1000)
 
 FIGURES = (
-    Figure("fig2", "coverage and latency against the target", ("mnist-dvs-sim",), "target", TARGETS, RULES + BASELINES),
-    Figure("fig3", "coverage and latency against the number of members", ("mnist-dvs-sim",), "K", SIZES, RULES + BASELINES),
-    Figure("fig4", "coverage and latency against the exponent of pooling", ("mnist-dvs-sim",), "r", EXPONENTS),
-    Figure("fig5", "coverage and latency against the number of members", ("gesture-sim",), "K", SIZES, RULES + BASELINES[:1]),
+    Figure(
+        "fig2",
+        "coverage and latency against the target",
+        ("mnist-dvs-sim",),
+        "target",
+        TARGETS,
+        RULES + BASELINES,
+    ),
+    Figure(
+        "fig3",
+        "coverage and latency against the number of members",
+        ("mnist-dvs-sim",),
+        "K",
+        SIZES,
+        RULES + BASELINES,
+    ),
+    Figure(
+        "fig4",
+        "coverage and latency against the exponent of pooling",
+        ("mnist-dvs-sim",),
+        "r",
+        EXPONENTS,
+    ),
+    Figure(
+        "fig5",
+        "coverage and latency against the number of members",
+        ("gesture-sim",),
+        "K",
+        SIZES,
+        RULES + BASELINES[:1],
+    ),
     Figure("fig6", "coverage and latency against the number of members", ("cifar10",), "K", SIZES),
     Figure("fig7", "real events at the default setting", ("n-mnist", "braille"), ""),
-    Figure("fig8", "coverage and latency against calibration examples", ("mnist-dvs-sim", "cifar10"), "n", COUNTS, pool=3000),
+    Figure(
+        "fig8",
+        "coverage and latency against calibration examples",
+        ("mnist-dvs-sim", "cifar10"),
+        "n",
+        COUNTS,
+        pool=3000,
+    ),
 )
 NAMES = tuple(figure.name for figure in FIGURES)
 
@@ -164,7 +212,9 @@ def find_figures(name: str) -> tuple[Figure, ...]:
 
 @dataclass(frozen=True)
 class Point:
-    """One rule at one point of the x-axis; x is None for a rule that does not depend on what is swept."""
+    """One rule at one point of the x-axis; x is None for a rule that does not depend on what is
+    swept.
+    """
 
     rule: FigureRule
     setting: Setting
@@ -173,28 +223,44 @@ class Point:
 
 
 def points_of(figure: Figure, members: int, pool: int) -> list[Point]:
-    """All points of a figure that are possible with an ensemble of `members` and a pool of `pool` inputs.
+    """All points of a figure that are possible with an ensemble of `members` and a pool of `pool`
+    inputs.
 
-    The default K is 6, or all members where there are fewer. At least half of the pool is left to test on.
+    The default K is 6, or all members where there are fewer. At least half of the pool is left to
+    test on.
     """
     usual = Setting(K=min(Setting.K, members))
     if usual.n > pool // 2:
-        raise InputError(f"the pool has {pool} inputs: at least {2 * usual.n} are needed, {usual.n} of them for calibration.")
+        raise InputError(
+            f"the pool has {pool} inputs: at least {2 * usual.n} are needed, {usual.n} of them for "
+            "calibration."
+        )
     return [point for rule in figure.rules for point in _points(figure, rule, usual, members, pool)]
 
 
-def _points(figure: Figure, rule: FigureRule, usual: Setting, members: int, pool: int) -> Sequence[Point]:
+def _points(
+    figure: Figure, rule: FigureRule, usual: Setting, members: int, pool: int
+) -> Sequence[Point]:
     if rule.single_member:
         usual = replace(usual, K=1)
     match figure.swept:
         case "target":
             settings = [(replace(usual, target=value), value) for value in figure.values]
         case "n":
-            settings = [(replace(usual, n=int(value)), value) for value in figure.values if value <= pool // 2]
+            settings = [
+                (replace(usual, n=int(value)), value)
+                for value in figure.values
+                if value <= pool // 2
+            ]
         case "K" if not rule.single_member:
-            settings = [(replace(usual, K=int(value)), value) for value in figure.values if value <= members]
+            settings = [
+                (replace(usual, K=int(value)), value) for value in figure.values if value <= members
+            ]
         case "r" if rule.r is not None:
-            return [Point(replace(rule, r=float(value)), usual, float(value), value == rule.r) for value in figure.values]
+            return [
+                Point(replace(rule, r=float(value)), usual, float(value), value == rule.r)
+                for value in figure.values
+            ]
         case _:
             return [Point(rule, usual, None, True)]
     return [Point(rule, setting, float(value), setting == usual) for setting, value in settings]

@@ -1,10 +1,12 @@
-"""`python -m paper promises`, second part: what the latency of an ensemble costs in work, on the score files of the figures.
+"""`python -m paper promises`, second part: what the latency of an ensemble costs in work, on the
+score files of the figures.
 
     <output>/promises/front.json             all records
     <output>/promises/front.png, .svg        latency against member-steps
 
-The points are one member, all members, and the schedules that `agreestop.front` chooses on the tuning split for several prices of
-work. Each is calibrated and tested on random divisions of the pool. Members may join, and inputs may stop, at every step.
+The points are one member, all members, and the schedules that `agreestop.front` chooses on the
+tuning split for several prices of work. Each is calibrated and tested on random divisions of the
+pool. Members may join, and inputs may stop, at every step.
 """
 
 from __future__ import annotations
@@ -28,7 +30,19 @@ from agreestop.pipeline.measure import bounds
 from agreestop.report.contents import versions
 
 from .outcomes import SpikeCounts
-from .promises import ENSEMBLES, FEW, LARGE, LARGEST_POOL, MEMBERS, REALISATIONS, SEED, SIZES, SMALL, TUNING_ROWS, save
+from .promises import (
+    ENSEMBLES,
+    FEW,
+    LARGE,
+    LARGEST_POOL,
+    MEMBERS,
+    REALISATIONS,
+    SEED,
+    SIZES,
+    SMALL,
+    TUNING_ROWS,
+    save,
+)
 from .sources import load_source
 
 TARGET, N, SMALL_SIZE = 0.95, 200, 3
@@ -46,7 +60,8 @@ class FrontSetting(NamedTuple):
 
 @dataclass(frozen=True)
 class FrontRecord:
-    """One point of a front: means over realisations, with 95 % intervals (low, high) for the draw of the pool, None where unknown.
+    """One point of a front: means over realisations, with 95 % intervals (low, high) for the draw
+    of the pool, None where unknown.
 
     prices                    the prices of work for which tuning chose this schedule
     joins                     pairs (time, members): from that time on, that many members are asked
@@ -81,22 +96,36 @@ class FrontRecord:
 
 def settings() -> list[FrontSetting]:
     """The settings that are measured."""
-    large = [FrontSetting(data, ensemble, size, N) for data in LARGE for ensemble in ENSEMBLES for size in SIZES]
+    large = [
+        FrontSetting(data, ensemble, size, N)
+        for data in LARGE
+        for ensemble in ENSEMBLES
+        for size in SIZES
+    ]
     return large + [FrontSetting(data, "deep", SMALL_SIZE, FEW) for data in SMALL]
 
 
 def measure_front(scores: Path, setting: FrontSetting) -> list[FrontRecord]:
-    """The front of one ensemble: all members, schedules from the highest work to the lowest, one member."""
+    """The front of one ensemble: all members, schedules from the highest work to the lowest, one
+    member.
+    """
     source = load_source(scores / setting.data / setting.ensemble, setting.data, setting.ensemble)
     members = min(MEMBERS, source.members)
     tuning = _scores(SpikeCounts.of(source.tuning, TUNING_ROWS), members)
     pool = _scores(SpikeCounts.of(source.pool, LARGEST_POOL), members)
-    plain, n = AgreeStop(TARGET, tuning.times, setting.max_set_size), min(setting.n, len(tuning) // 2)
-    points = front(plain, tuning, n_calibration=n, prices=PRICES, repeats=TUNING_REPEATS, seed=TUNING_SEED)
+    plain, n = (
+        AgreeStop(TARGET, tuning.times, setting.max_set_size),
+        min(setting.n, len(tuning) // 2),
+    )
+    points = front(
+        plain, tuning, n_calibration=n, prices=PRICES, repeats=TUNING_REPEATS, seed=TUNING_SEED
+    )
     records = []
     for point, prices in _distinct(points):
         assert isinstance(point.rule.checkpoints, Schedule)
-        splits = repeat_splits(point.rule, pool, n_calibration=setting.n, repeats=REALISATIONS, seed=SEED)
+        splits = repeat_splits(
+            point.rule, pool, n_calibration=setting.n, repeats=REALISATIONS, seed=SEED
+        )
         found = splits.pool_figures(POOL_REPEATS)
         assert found.work is not None
         record = FrontRecord(
@@ -123,13 +152,20 @@ def measure_front(scores: Path, setting: FrontSetting) -> list[FrontRecord]:
         )
         records.append(record)
     (whole,) = (record for record in records if record.name == ALL)
-    return [replace(record, work_share=record.work / whole.work, ratio=record.latency / whole.latency) for record in records]
+    return [
+        replace(record, work_share=record.work / whole.work, ratio=record.latency / whole.latency)
+        for record in records
+    ]
 
 
-def run_fronts(scores: Path, output: Path, command: str, progress: ProgressCallback, workers: int = 1) -> list[FrontRecord]:
+def run_fronts(
+    scores: Path, output: Path, command: str, progress: ProgressCallback, workers: int = 1
+) -> list[FrontRecord]:
     """Measure all fronts, and write `front.json`."""
     wanted, records = settings(), list[FrontRecord]()
-    for number, (setting, found) in enumerate(run_tasks(partial(_measurer, scores), wanted, workers, in_order=True), 1):
+    for number, (setting, found) in enumerate(
+        run_tasks(partial(_measurer, scores), wanted, workers, in_order=True), 1
+    ):
         records += found
         progress(f"{setting.data}, {setting.ensemble}", number / len(wanted))
     protocol = {
@@ -142,7 +178,11 @@ def run_fronts(scores: Path, output: Path, command: str, progress: ProgressCallb
         "tuning_seed": TUNING_SEED,
         "seed": SEED,
     }
-    header = {"command": command, "protocol": protocol, "versions": dict(versions("agreestop", "numpy"))}
+    header = {
+        "command": command,
+        "protocol": protocol,
+        "versions": dict(versions("agreestop", "numpy")),
+    }
     save(output / "promises" / "front.json", records, header)
     return records
 
@@ -158,12 +198,18 @@ def load_fronts(path: Path) -> list[FrontRecord]:
 
 def _scores(counts: SpikeCounts, members: int) -> Scores:
     times = range(1, counts.steps + 1)
-    return Scores(np.stack([counts.at(step, members) for step in times], axis=1), counts.labels, tuple(times))
+    return Scores(
+        np.stack([counts.at(step, members) for step in times], axis=1), counts.labels, tuple(times)
+    )
 
 
 def _distinct(points: tuple[FrontPoint, ...]) -> Iterator[tuple[FrontPoint, tuple[float, ...]]]:
-    """Points with the prices that chose them; prices that chose the same schedule give one point."""
-    for _, same in groupby(points, key=lambda point: (point.price is None, point.work, point.latency)):
+    """Points with the prices that chose them; prices that chose the same schedule give
+    one point.
+    """
+    for _, same in groupby(
+        points, key=lambda point: (point.price is None, point.work, point.latency)
+    ):
         chosen = list(same)
         yield chosen[0], tuple(point.price for point in chosen if point.price is not None)
 

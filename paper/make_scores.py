@@ -1,13 +1,18 @@
-"""Score files for the figures, from data: train the ensembles of a data set, run them to T, and store their read-out spikes.
+"""Score files for the figures, from data: train the ensembles of a data set, run them to T, and
+store their read-out spikes.
 
     <folder>/<data>/<ensemble>/tuning.npz, pool.npz    read-out spikes at every step, with labels
-    <folder>/<data>/<ensemble>/about.json              how they were made, with a fingerprint of the recipe
-    <folder>/<data>/<ensemble>/seenn2.json             SEENN-II, where a figure shows it: it reads the inputs, so it is measured here
-    <folder>/.work                                     members and checkpoints of training; a run that was stopped continues from these
+    <folder>/<data>/<ensemble>/about.json              how they were made, with a fingerprint of the
+                                                       recipe
+    <folder>/<data>/<ensemble>/seenn2.json             SEENN-II, where a figure shows it: it reads
+                                                       the inputs, so it is measured here
+    <folder>/.work                                     members and checkpoints of training; a run
+                                                       that was stopped continues from these
 
-The recipes are in `paper/recipes`. "full" is the scale of the paper, for a GPU. "small" shows within minutes on two cores that everything
-works; its numbers mean nothing. What the same recipe made before is used again. This module needs only numpy, PyTorch and safetensors, so
-it also runs on a machine where nothing can be installed:
+The recipes are in `paper/recipes`. "full" is the scale of the paper, for a GPU. "small" shows
+within minutes on two cores that everything works; its numbers mean nothing. What the same recipe
+made before is used again. This module needs only numpy, PyTorch and safetensors, so it also runs on
+a machine where nothing can be installed:
 
     python3 -m paper.make_scores fig2 --scale full --device cuda --data FOLDER
 """
@@ -27,7 +32,15 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from agreestop.common import Booleans, InputError, Integers, ProgressCallback, Stages, atomic_writer, make_folder
+from agreestop.common import (
+    Booleans,
+    InputError,
+    Integers,
+    ProgressCallback,
+    Stages,
+    atomic_writer,
+    make_folder,
+)
 from agreestop.decide.confidence import MODEL_AVERAGE, log_confidence
 from agreestop.decide.scores import load_scores, save_spikes
 from agreestop.engines.choice import choose_engine
@@ -43,7 +56,18 @@ from agreestop.pipeline.config import EnsembleSettings, RunConfig
 from agreestop.pipeline.products import EnsembleFiles, build_network, train_ensemble
 from agreestop.report.contents import versions
 
-from .figures import ENSEMBLES, FEW, FIGURES, MAX_SET_SIZE, SEENN2, SIZES, TARGETS, Setting, checkpoints, find_figures
+from .figures import (
+    ENSEMBLES,
+    FEW,
+    FIGURES,
+    MAX_SET_SIZE,
+    SEENN2,
+    SIZES,
+    TARGETS,
+    Setting,
+    checkpoints,
+    find_figures,
+)
 from .outcomes import MEASURED, MeasureSettings
 from .recipe import RECIPES, SCALES, RecipeFile, ScoreRecipe, fingerprint, load_recipes
 from .seenn import measure_seenn2
@@ -53,8 +77,11 @@ from .stand_ins import find, load
 FOLDER = Path("results/scores")
 WORK = ".work"
 IMAGES_AT_ONCE = 1024
-"""Batch size for images on a GPU. With a quarter of it, launching the kernels of a residual network takes as long as running them."""
-LOADING, TRAINING, SCORING, POLICIES = 1.0, 20.0, 2.0, 4.0  # rough costs, for the estimate of the time left
+"""Batch size for images on a GPU. With a quarter of it, launching the kernels of a residual network
+takes as long as running them.
+"""
+# rough costs, for the estimate of the time left
+LOADING, TRAINING, SCORING, POLICIES = 1.0, 20.0, 2.0, 4.0
 
 
 def data_sets_of(name: str) -> tuple[str, ...]:
@@ -76,10 +103,11 @@ def make_scores(
     ensembles: Sequence[str] = ENSEMBLES,
     recipes: Path = RECIPES,
 ) -> list[Path]:
-    """Make the score files of a figure, of all figures, or of one data set, in `folder`; return the paths of all of them.
+    """Make the score files of a figure, of all figures, or of one data set, in `folder`; return the
+    paths of all of them.
 
-    data_folder holds the files of the data sets, directly or in a folder for each of them; gesture-sim needs none. Files that the same
-    recipe made before stay as they are.
+    data_folder holds the files of the data sets, directly or in a folder for each of them;
+    gesture-sim needs none. Files that the same recipe made before stay as they are.
     """
     if scale not in SCALES:
         raise InputError(f"scale is {scale!r}: choose one of {', '.join(SCALES)}.")
@@ -95,8 +123,12 @@ def make_scores(
                 if not _is_complete(target, fingerprint(name, recipe), name):
                     missing.setdefault(name, []).append(ensemble)
     for name in missing:
-        _find_files(name, known[name], data_folder)  # fail now, not after hours of training on other data sets
-    stages = Stages(progress, [weight for name, chosen in missing.items() for weight in _weights(name, len(chosen))])
+        # fail now, not after hours of training on other data sets
+        _find_files(name, known[name], data_folder)
+    stages = Stages(
+        progress,
+        [weight for name, chosen in missing.items() for weight in _weights(name, len(chosen))],
+    )
     for name, chosen in missing.items():
         _make(name, known[name], scale, chosen, device, data_folder, folder, command, stages)
     return files
@@ -104,7 +136,11 @@ def make_scores(
 
 def _weights(name: str, ensembles: int) -> list[float]:
     """The costs of the stages of `_make`."""
-    return [LOADING, *[TRAINING, SCORING] * ensembles, *[POLICIES] * (ensembles * _shows_seenn2(name))]
+    return [
+        LOADING,
+        *[TRAINING, SCORING] * ensembles,
+        *[POLICIES] * (ensembles * _shows_seenn2(name)),
+    ]
 
 
 def _make(
@@ -128,14 +164,29 @@ def _make(
         train_progress, score_progress = stages.begin(words), stages.begin(words)
         if not _is_scored(target, key):
             began = time.perf_counter()
-            members = _train(name, recipe, ensemble, device, data, folder / WORK / f"{name}-{key[:12]}", train_progress)
-            about = {"command": command, "scale": scale, "device": _device_name(device), "configuration": _configuration(recipe, ensemble)}
+            members = _train(
+                name,
+                recipe,
+                ensemble,
+                device,
+                data,
+                folder / WORK / f"{name}-{key[:12]}",
+                train_progress,
+            )
+            about = {
+                "command": command,
+                "scale": scale,
+                "device": _device_name(device),
+                "configuration": _configuration(recipe, ensemble),
+            }
             _score(members, data, target, {**about, "fingerprint": key}, began, score_progress)
     if _shows_seenn2(name):
         for ensemble in ensembles:
             target = folder / name / ensemble.kind
             progress = stages.begin(f"{name}, {ensemble.kind}")
-            _write_json(target / SEENN2_FILE, _measure_seenn2(recipe, ensemble, data, target, progress))
+            _write_json(
+                target / SEENN2_FILE, _measure_seenn2(recipe, ensemble, data, target, progress)
+            )
 
 
 def load_data(name: str, recipe: ScoreRecipe, files: Path | None) -> EventSplits:
@@ -148,12 +199,19 @@ def load_data(name: str, recipe: ScoreRecipe, files: Path | None) -> EventSplits
 
 
 def _find_files(name: str, recipe_file: RecipeFile, data_folder: Path | None) -> Path | None:
-    """The folder with the files of a data set: one of its own folders, or the data folder itself."""
+    """The folder with the files of a data set: one of its own folders, or the data folder
+    itself.
+    """
     if not recipe_file.folders:
         return None
     if data_folder is None:
-        raise InputError(f"{name} needs its files: give --data with a folder that holds {find(name).files}.")
-    return next((data_folder / own for own in recipe_file.folders if (data_folder / own).is_dir()), data_folder)
+        raise InputError(
+            f"{name} needs its files: give --data with a folder that holds {find(name).files}."
+        )
+    return next(
+        (data_folder / own for own in recipe_file.folders if (data_folder / own).is_dir()),
+        data_folder,
+    )
 
 
 def _is_complete(target: Path, key: str, name: str) -> bool:
@@ -166,33 +224,53 @@ def _is_scored(target: Path, key: str) -> bool:
     if not all((target / file).is_file() for file in (TUNING, POOL, ABOUT)):
         return False
     try:
-        return bool(json.loads((target / ABOUT).read_text(encoding="utf-8")).get("fingerprint") == key)
+        return bool(
+            json.loads((target / ABOUT).read_text(encoding="utf-8")).get("fingerprint") == key
+        )
     except (ValueError, AttributeError):
         return False
 
 
 def _shows_seenn2(name: str) -> bool:
     """Whether a figure shows SEENN-II on this data set."""
-    return any(name in figure.data and any(one.rule == SEENN2 for one in figure.rules) for figure in FIGURES)
+    return any(
+        name in figure.data and any(one.rule == SEENN2 for one in figure.rules)
+        for figure in FIGURES
+    )
 
 
 def _train(
-    name: str, recipe: ScoreRecipe, ensemble: EnsembleSettings, device: str, data: EventSplits, work: Path, progress: ProgressCallback
+    name: str,
+    recipe: ScoreRecipe,
+    ensemble: EnsembleSettings,
+    device: str,
+    data: EventSplits,
+    work: Path,
+    progress: ProgressCallback,
 ) -> SpikingNetwork:
     """The trained members, or those that were trained before; `work` belongs to this recipe."""
     files = EnsembleFiles(work / ensemble.kind)
     if recipe.images is not None:
         return _train_images(recipe, ensemble, device, data.training, files, progress)
     config = RunConfig(name=name, network=recipe.network, ensembles=recipe.ensembles)
-    network = train_ensemble(config, replace(ensemble, device=device), data, files, progress).network
+    network = train_ensemble(
+        config, replace(ensemble, device=device), data, files, progress
+    ).network
     assert isinstance(network, SpikingNetwork)  # no recipe draws members for each input
     return network
 
 
 def _train_images(
-    recipe: ScoreRecipe, ensemble: EnsembleSettings, device: str, data: EventData, files: EnsembleFiles, progress: ProgressCallback
+    recipe: ScoreRecipe,
+    ensemble: EnsembleSettings,
+    device: str,
+    data: EventData,
+    files: EnsembleFiles,
+    progress: ProgressCallback,
 ) -> SpikingNetwork:
-    """Train members on images, one after the other, since each of them fills a GPU. A member that is finished is not trained again."""
+    """Train members on images, one after the other, since each of them fills a GPU. A member that
+    is finished is not trained again.
+    """
     if files.members.is_file():
         return cast(SpikingNetwork, load_ensemble(files.members, device="cpu").network)
     make_folder(files.folder)
@@ -201,7 +279,9 @@ def _train_images(
     network = replace(network, timed=min(recipe.batchnorm.timed_steps, data.steps))
     networks = ensemble.members if ensemble.kind == "deep" else 1
 
-    def learn(model: TrainableMembers[SpikingNetwork] | Posterior, index: int, checkpoint: Path) -> None:
+    def learn(
+        model: TrainableMembers[SpikingNetwork] | Posterior, index: int, checkpoint: Path
+    ) -> None:
         settings = recipe.training(ensemble.kind)
         assert settings is not None
         training = replace(settings, device=device, seed=ensemble.seed + index)
@@ -209,25 +289,40 @@ def _train_images(
 
         def report(epoch: int, figures: Epoch) -> None:
             what = f"network {index + 1} of {networks}, epoch {epoch + 1} of {epochs}"
-            progress(f"{what}: loss {figures.loss:.3f}, accuracy {figures.accuracy:.3f}", (index + (epoch + 1) / epochs) / networks)
+            progress(
+                f"{what}: loss {figures.loss:.3f}, accuracy {figures.accuracy:.3f}",
+                (index + (epoch + 1) / epochs) / networks,
+            )
 
         train(model, data.inputs, data.labels, training, checkpoint, report)
         shown = recipe.batchnorm
-        reestimate_batchnorm(model, data.inputs, network.timed, training.seed, shown.batch_size, shown.batches, training.bf16)
+        reestimate_batchnorm(
+            model,
+            data.inputs,
+            network.timed,
+            training.seed,
+            shown.batch_size,
+            shown.batches,
+            training.bf16,
+        )
 
     if ensemble.kind == "deep":
         single = []
         for index in range(ensemble.members):
             path = files.folder / f"member-{index}.safetensors"
             if not path.is_file():
-                member = TrainableMembers(SpikingNetwork(network, torch.Generator().manual_seed(ensemble.seed + index)))
+                member = TrainableMembers(
+                    SpikingNetwork(network, torch.Generator().manual_seed(ensemble.seed + index))
+                )
                 learn(member, index, path.with_suffix(".training"))
                 save_members(path, member.network.cpu().eval())
             single.append(cast(SpikingNetwork, load_ensemble(path, device="cpu").network))
         members = SpikingNetwork.join_members(single).eval()
     else:
         generator = torch.Generator().manual_seed(ensemble.seed)
-        posterior = Posterior(network, generator, None, ensemble.prior_variance, ensemble.initial_deviation)
+        posterior = Posterior(
+            network, generator, None, ensemble.prior_variance, ensemble.initial_deviation
+        )
         learn(posterior, 0, files.checkpoint)
         drawn = posterior.to("cpu").with_members(ensemble.members)
         members = drawn.members(torch.Generator().manual_seed(ensemble.seed + 1)).eval()
@@ -245,21 +340,40 @@ def _score(
 ) -> None:
     """Write the score files of one ensemble, and then `about.json`."""
     make_folder(target)
-    for file in (ABOUT, SEENN2_FILE, TUNING, POOL):  # a killed run must not leave new files beside an old fingerprint
+    for file in (
+        ABOUT,
+        SEENN2_FILE,
+        TUNING,
+        POOL,
+    ):  # a killed run must not leave new files beside an old fingerprint
         (target / file).unlink(missing_ok=True)
     reached: dict[str, Any] = {}
     for file, part in ((TUNING, data.tuning), (POOL, data.pool)):
         progress(f"scoring {part.name}", 0.0 if file == TUNING else 0.5)
         on_gpu = part.held and torch.cuda.is_available()
         engine = choose_engine(members, "fused-bfloat16" if on_gpu else "auto", part.density)
-        spikes = run_to_end(engine, part.inputs, IMAGES_AT_ONCE if on_gpu else BATCH_SIZE, part.held)
+        spikes = run_to_end(
+            engine, part.inputs, IMAGES_AT_ONCE if on_gpu else BATCH_SIZE, part.held
+        )
         save_spikes(target / file, spikes, part.labels, part.classes, engine.name)
         if file == POOL:
-            reached = {"engine": engine.name, "K": spikes.shape[2], **_accuracies(spikes, part.labels)}
+            reached = {
+                "engine": engine.name,
+                "K": spikes.shape[2],
+                **_accuracies(spikes, part.labels),
+            }
     pool = data.pool
-    described = {"description": pool.description, "simulated": pool.simulated, "T": pool.steps, "classes": list(pool.classes)}
+    described = {
+        "description": pool.description,
+        "simulated": pool.simulated,
+        "T": pool.steps,
+        "classes": list(pool.classes),
+    }
     sizes = {"n_training": len(data.training), "n_tuning": len(data.tuning), "n_pool": len(pool)}
-    made = {"seconds": round(time.perf_counter() - began, 1), "versions": dict(versions("agreestop", "numpy", "torch"))}
+    made = {
+        "seconds": round(time.perf_counter() - began, 1),
+        "versions": dict(versions("agreestop", "numpy", "torch")),
+    }
     _write_json(target / ABOUT, {**about, **described, **sizes, **reached, **made})
 
 
@@ -268,19 +382,38 @@ def _accuracies(spikes: Booleans, labels: Integers) -> dict[str, Any]:
     scores = log_confidence(spikes.sum(axis=1, dtype=np.int64))
     single = (scores.argmax(axis=2) == labels[:, None]).mean(axis=0)
     together = float((MODEL_AVERAGE.pool(scores).argmax(axis=1) == labels).mean())
-    return {"member_accuracies": [round(float(value), 4) for value in single], "accuracy": round(together, 4)}
+    return {
+        "member_accuracies": [round(float(value), 4) for value in single],
+        "accuracy": round(together, 4),
+    }
 
 
 def _measure_seenn2(
-    recipe: ScoreRecipe, ensemble: EnsembleSettings, data: EventSplits, target: Path, progress: ProgressCallback
+    recipe: ScoreRecipe,
+    ensemble: EnsembleSettings,
+    data: EventSplits,
+    target: Path,
+    progress: ProgressCallback,
 ) -> list[dict[str, Any]]:
-    """SEENN-II at the settings of the figures that show it: over targets at the default K, and over K at the default target."""
+    """SEENN-II at the settings of the figures that show it: over targets at the default K, and over
+    K at the default target.
+    """
     few, usual = checkpoints(FEW, data.pool.steps), Setting(K=min(Setting.K, ensemble.members))
-    targets = [replace(usual, target=value) for value in (usual.target, *(one for one in TARGETS if one != usual.target))]
-    sizes = [replace(usual, K=size) for size in SIZES if size <= ensemble.members and size != usual.K]
+    targets = [
+        replace(usual, target=value)
+        for value in (usual.target, *(one for one in TARGETS if one != usual.target))
+    ]
+    sizes = [
+        replace(usual, K=size) for size in SIZES if size <= ensemble.members and size != usual.K
+    ]
     protocol = MeasureSettings()
     found = measure_seenn2(
-        *(data.tuning, load_scores(target / TUNING, few), data.pool, load_scores(target / POOL, few)),
+        *(
+            data.tuning,
+            load_scores(target / TUNING, few),
+            data.pool,
+            load_scores(target / POOL, few),
+        ),
         *(targets + sizes, MAX_SET_SIZE, protocol, progress),
         betas=recipe.seenn2.betas,
         epochs=recipe.seenn2.epochs,
@@ -297,7 +430,10 @@ def _configuration(recipe: ScoreRecipe, ensemble: EnsembleSettings) -> dict[str,
     """The settings of an ensemble, for JSON."""
     made: dict[str, Any] = {"network": asdict(recipe.network), "ensemble": asdict(ensemble)}
     if (training := recipe.training(ensemble.kind)) is not None:
-        made["ensemble"] = {name: made["ensemble"][name] for name in ("kind", "members", "seed", "prior_variance", "initial_deviation")}
+        made["ensemble"] = {
+            name: made["ensemble"][name]
+            for name in ("kind", "members", "seed", "prior_variance", "initial_deviation")
+        }
         made |= {"images": asdict(training), "batchnorm": asdict(recipe.batchnorm)}
     return {**made, "options": recipe.data.given(), "rows": recipe.rows}
 
@@ -313,18 +449,37 @@ def _device_name(device: str) -> str:
 
 def main() -> None:
     """Run the command line, which needs neither typer nor rich."""
-    parser = argparse.ArgumentParser(prog="python -m paper.make_scores", description="Score files for the figures.")
+    parser = argparse.ArgumentParser(
+        prog="python -m paper.make_scores", description="Score files for the figures."
+    )
     parser.add_argument("figure", help="fig2 ... fig8, all, or one of their data sets")
     parser.add_argument("--scale", default="full", choices=SCALES)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--data", type=Path, help="folder with the files of the data sets")
-    parser.add_argument("--ensemble", choices=ENSEMBLES, help="one of the two ensembles; default: both")
-    parser.add_argument("-o", "--output", type=Path, default=FOLDER, help="folder of the score files; default: results/scores")
+    parser.add_argument(
+        "--ensemble", choices=ENSEMBLES, help="one of the two ensembles; default: both"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=FOLDER,
+        help="folder of the score files; default: results/scores",
+    )
     options = parser.parse_args()
     command = shlex.join(["python3", "-m", "paper.make_scores", *sys.argv[1:]])
     chosen = ENSEMBLES if options.ensemble is None else (options.ensemble,)
     try:
-        written = make_scores(options.figure, options.scale, options.device, options.data, _print_progress, options.output, command, chosen)
+        written = make_scores(
+            options.figure,
+            options.scale,
+            options.device,
+            options.data,
+            _print_progress,
+            options.output,
+            command,
+            chosen,
+        )
     except InputError as error:
         sys.exit(f"agreestop: {error}")
     for path in written:

@@ -1,8 +1,9 @@
 """What a rule reaches on score files at several settings, over random divisions of the pool.
 
-The evidence that a rule reads off the inputs is the same for all targets and numbers of calibration examples. It is computed once, one
-step after another, from spike counts of one byte each. So no array holds the log-confidences of all steps, and a realisation only has to
-fit the rule and apply it.
+The evidence that a rule reads off the inputs is the same for all targets and numbers of calibration
+examples. It is computed once, one step after another, from spike counts of one byte each. So no
+array holds the log-confidences of all steps, and a realisation only has to fit the rule and apply
+it.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ from .sources import ScoreSource
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """How often the pool is divided, with which seed, and how many rows of the tuning split are used, the first ones.
+    """How often the pool is divided, with which seed, and how many rows of the tuning split are
+    used, the first ones.
 
-    pool_repeats: realisations for each part of the pool that is left out, for the standard errors of the draw of the pool.
+    pool_repeats: realisations for each part of the pool that is left out, for the standard errors
+    of the draw of the pool.
     """
 
     realisations: int = 50
@@ -48,7 +51,9 @@ class MeasureSettings:
 
 @dataclass(frozen=True)
 class MeasureTask:
-    """A rule with K members at several targets and numbers of examples, for which it reads the same evidence off the inputs."""
+    """A rule with K members at several targets and numbers of examples, for which it reads the same
+    evidence off the inputs.
+    """
 
     rule: FigureRule
     members: int
@@ -85,7 +90,10 @@ class SpikeCounts:
         """The counts of the first `rows` inputs, or of all."""
         assert spikes.labels is not None
         chosen = np.moveaxis(spikes.spikes[:rows], 1, 0)
-        return cls(np.cumsum(chosen, axis=0, dtype=np.uint8 if len(chosen) < 256 else np.uint16), spikes.labels[:rows])
+        return cls(
+            np.cumsum(chosen, axis=0, dtype=np.uint8 if len(chosen) < 256 else np.uint16),
+            spikes.labels[:rows],
+        )
 
     @property
     def steps(self) -> int:
@@ -106,17 +114,24 @@ class RuleMeasurer:
 
     @classmethod
     def of(cls, source: ScoreSource, pool: int, settings: MeasureSettings) -> RuleMeasurer:
-        return cls(SpikeCounts.of(source.tuning, settings.tuning_rows), SpikeCounts.of(source.pool, pool), settings)
+        return cls(
+            SpikeCounts.of(source.tuning, settings.tuning_rows),
+            SpikeCounts.of(source.pool, pool),
+            settings,
+        )
 
     def measure(self, task: MeasureTask) -> Sequence[RuleOutcome]:
         """What the rule reaches at each setting of the task.
 
-        A tuned rule is tuned once, for the default target and the default n, or for half of the tuning rows where these are fewer.
+        A tuned rule is tuned once, for the default target and the default n, or for half of the
+        tuning rows where these are fewer.
         """
         members, usual = task.members, Setting()
         rule, shape = task.rule.build(usual.target, self.pool.steps), None
         if task.rule.tuned:
-            rule, shape = self._tune(rule, checkpoints(task.rule.checkpoints, self.pool.steps), members, usual.n)
+            rule, shape = self._tune(
+                rule, checkpoints(task.rule.checkpoints, self.pool.steps), members, usual.n
+            )
         evidence = self._read(rule, members)
         examples = LabelledEvidence(evidence, self.pool.labels, self.pool.counts.shape[3])
         # Calibration needs the same of each example for all targets.
@@ -124,10 +139,14 @@ class RuleMeasurer:
         for setting in task.settings:
             name = "threshold" if isinstance(rule, SEENN) else "target"
             aimed: Rule = replace(cast(Any, rule), **{name: setting.target})
-            splits = split_figures(aimed, pool, setting.n, self.settings.realisations, self.settings.seed)
+            splits = split_figures(
+                aimed, pool, setting.n, self.settings.realisations, self.settings.seed
+            )
             coverage, latency = splits.coverage, splits.normalized_latency
             pools, first = splits.pool_figures(self.settings.pool_repeats), np.arange(setting.n)
-            few = shortage(aimed, pool.reduced_rows(first), examples.without_evidence(first), members)
+            few = shortage(
+                aimed, pool.reduced_rows(first), examples.without_evidence(first), members
+            )
             measured = RuleOutcome(
                 coverage=float(coverage),
                 coverage_se=coverage.se,
@@ -145,11 +164,21 @@ class RuleMeasurer:
     def _tune(self, rule: Rule, times: Sequence[int], members: int, n: int) -> tuple[Rule, str]:
         assert not isinstance(rule, (DCSNN, SEENN))
         scores = np.stack([self.tuning.at(step, members) for step in times], axis=1)
-        tuned = tune(rule, scores, self.tuning.labels, times, min(n, len(scores) // 2), seed=self.settings.seed, only_if_better=False)
+        tuned = tune(
+            rule,
+            scores,
+            self.tuning.labels,
+            times,
+            min(n, len(scores) // 2),
+            seed=self.settings.seed,
+            only_if_better=False,
+        )
         return tuned.rule, tuned.trials[0].name
 
     def _read(self, rule: Rule, members: int) -> Evidence:
-        """The evidence (n, M, ...) that the rule reads off the pool. Rows that it was tuned on are refused."""
+        """The evidence (n, M, ...) that the rule reads off the pool. Rows that it was tuned on are
+        refused.
+        """
         evidence, cells = [], []
         for index, step in enumerate(rule.checkpoints):
             scores = self.pool.at(int(step), members)
@@ -169,7 +198,12 @@ def _known(value: float) -> float | None:
 
 @cache
 def code_fingerprint() -> str:
-    """A hash of this module and of the packages `decide` and `common`, so that numbers of older code are not used again."""
+    """A hash of this module and of the packages `decide` and `common`, so that numbers of older
+    code are not used again.
+    """
     package = Path(agreestop.__path__[0])
-    paths = [*sorted(path for name in ("common", "decide") for path in (package / name).rglob("*.py")), Path(__file__)]
+    paths = [
+        *sorted(path for name in ("common", "decide") for path in (package / name).rglob("*.py")),
+        Path(__file__),
+    ]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()

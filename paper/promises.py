@@ -3,11 +3,13 @@
     <output>/promises/numbers.json                        all records
     <output>/promises/blocks-<target>.png, .svg           coverage in each block of a gate
     <output>/promises/answered-<target>.png, .svg         coverage of the answers that came so far
-    <output>/promises/latency.png, .svg                   latency of the gate against the rule without one
+    <output>/promises/latency.png, .svg                   latency of the gate against the rule
+                                                          without one
 
-Gate, marginal rule, fixed time and the published rule for accumulated errors (Ringel et al. 2024) see the same scores and the same random
-divisions of the pool. Gates are fixed on the tuning split, with `Gate.count_blocks` blocks. Everything looks at every step.
-The same command measures latency against work, see `fronts`.
+Gate, marginal rule, fixed time and the published rule for accumulated errors (Ringel et al. 2024)
+see the same scores and the same random divisions of the pool. Gates are fixed on the tuning split,
+with `Gate.count_blocks` blocks. Everything looks at every step. The same command measures latency
+against work, see `fronts`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from agreestop.common import Booleans, InputError, Integers, ProgressCallback, atomic_writer, make_folder, run_tasks
+from agreestop.common import (
+    Booleans,
+    InputError,
+    Integers,
+    ProgressCallback,
+    atomic_writer,
+    make_folder,
+    run_tasks,
+)
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.checkpoints import Conditions, Evidence, LabelledEvidence
 from agreestop.decide.risks import FixedTime, Gate
@@ -40,12 +50,19 @@ MEMBERS, DELTA = 6, 0.1
 LARGEST_POOL, TUNING_ROWS = 3000, 2000
 REALISATIONS, SEED = 20, 0
 FINAL_TARGET = 0.99
-PRICED_DATA, PRICED_TARGET, PRICES, PRICED_ROWS, PRICED_N = ("cifar10", "deep"), 0.99, (0.0, 0.2, 0.5), 1000, 200
+PRICED_DATA, PRICED_TARGET, PRICES, PRICED_ROWS, PRICED_N = (
+    ("cifar10", "deep"),
+    0.99,
+    (0.0, 0.2, 0.5),
+    1000,
+    200,
+)
 LEAST_SHARE, NEXT_SHARE = (
     0.05,
     0.03,
 )  # inputs answered at the first time that is kept, and from one kept time to the next
-LEAST_INPUTS, CLEARLY = 50, 2.0  # a draw breaks the published promise where this many inputs lie this many errors under the target
+# a draw breaks the published promise where this many inputs lie this many errors under the target
+LEAST_INPUTS, CLEARLY = 50, 2.0
 
 MARGINAL, GATE, FIXED = "AgreeStop", "AgreeStop with a gate", "one time for all inputs"
 ACCUMULATED, ACCUMULATED_GATE = "accumulated, risk below α", "accumulated, thresholds from tuning"
@@ -54,7 +71,9 @@ FINAL, PRICED = "AgreeStop without labels", "tuned AgreeStop"
 
 @dataclass(frozen=True)
 class Part:
-    """Coverage of one part of the test inputs, over all realisations; the interval counts every input of the pool once."""
+    """Coverage of one part of the test inputs, over all realisations; the interval counts every
+    input of the pool once.
+    """
 
     name: str
     share: float
@@ -70,8 +89,10 @@ class PromiseRecord:
     latency, ratio       mean stopping time over T, and over that of the marginal rule
     stopped              share of inputs that stopped before T
     vacuous              share of realisations in which nothing stopped before T
-    broken               share of realisations in which the answers up to some time clearly missed more than 1 - target
-    blocks               coverage in the blocks of the gate of this setting; only the gated rule promises it
+    broken               share of realisations in which the answers up to some time clearly missed
+                         more than 1 - target
+    blocks               coverage in the blocks of the gate of this setting; only the gated rule
+                         promises it
     answered             coverage of the answers up to a few times
     accuracy, accuracy_T share of inputs whose best class is right, at the stop and at T
     price                the price on set size, for tuned rules
@@ -128,14 +149,35 @@ class _Runs:
         if not rows.any():
             return None
         coverage = coverage_of_inputs(self.hits, rows)
-        return Part(name, float(rows.sum() / self.tested.sum()), float(coverage), coverage.low, coverage.high)
+        return Part(
+            name,
+            float(rows.sum() / self.tested.sum()),
+            float(coverage),
+            coverage.low,
+            coverage.high,
+        )
 
-    def record(self, source: ScoreSource, rule: AgreeStop, name: str, n: int, gate: Gate | None = None, blocks: Any = ()) -> PromiseRecord:
+    def record(
+        self,
+        source: ScoreSource,
+        rule: AgreeStop,
+        name: str,
+        n: int,
+        gate: Gate | None = None,
+        blocks: Any = (),
+    ) -> PromiseRecord:
         last, target = len(rule.checkpoints) - 1, float(rule.target or 0)
         whole = coverage_of_inputs(self.hits, self.tested)
         early = self.tested & (self.stops < last)
-        parts = [] if gate is None else [self.part(words, blocks == block) for block, words in enumerate(gate.block_names)]
-        answered = [self.part(f"{rule.checkpoints[index]:g}", self.stops <= index) for index in range(last + 1)]
+        parts = (
+            []
+            if gate is None
+            else [self.part(words, blocks == block) for block, words in enumerate(gate.block_names)]
+        )
+        answered = [
+            self.part(f"{rule.checkpoints[index]:g}", self.stops <= index)
+            for index in range(last + 1)
+        ]
         return PromiseRecord(
             data=source.data,
             simulated=source.simulated,
@@ -151,15 +193,21 @@ class _Runs:
             set_size=float(self.sizes[self.tested].mean()),
             stopped=float(early.sum() / self.tested.sum()),
             vacuous=float((~early.any(axis=1)).mean()),
-            broken=float(np.mean([self._breaks(repeat, target, last) for repeat in range(len(self.tested))])),
+            broken=float(
+                np.mean([self._breaks(repeat, target, last) for repeat in range(len(self.tested))])
+            ),
             blocks=tuple(part for part in parts if part is not None),
-            answered=_thin([part for part in answered if part is not None and part.share >= LEAST_SHARE]),
+            answered=_thin(
+                [part for part in answered if part is not None and part.share >= LEAST_SHARE]
+            ),
         )
 
     def _breaks(self, repeat: int, target: float, last: int) -> bool:
         rows = self.tested[repeat]
         counts = np.cumsum(np.bincount(self.stops[repeat, rows], minlength=last + 1))
-        hits = np.cumsum(np.bincount(self.stops[repeat, rows & self.hits[repeat]], minlength=last + 1))
+        hits = np.cumsum(
+            np.bincount(self.stops[repeat, rows & self.hits[repeat]], minlength=last + 1)
+        )
         enough = counts >= LEAST_INPUTS
         error = np.sqrt(target * (1 - target) / np.maximum(counts, 1))
         return bool((hits / np.maximum(counts, 1) < target - CLEARLY * error)[enough].any())
@@ -185,7 +233,11 @@ class _Evidence:
     @classmethod
     def load(cls, scores: Path, data: str, ensemble: str) -> _Evidence:
         source = load_source(scores / data / ensemble, data, ensemble)
-        return cls(source, SpikeCounts.of(source.tuning, TUNING_ROWS), SpikeCounts.of(source.pool, LARGEST_POOL))
+        return cls(
+            source,
+            SpikeCounts.of(source.tuning, TUNING_ROWS),
+            SpikeCounts.of(source.pool, LARGEST_POOL),
+        )
 
     @property
     def times(self) -> tuple[int, ...]:
@@ -222,7 +274,14 @@ def _conditional(found: _Evidence) -> Iterator[PromiseRecord]:
             for n in counts:
                 blocks = Gate.count_blocks(n, target)
                 if blocks not in gates:
-                    gate = Gate.fit(tuning, found.tuning.labels, times, target=target, max_set_size=size, blocks=blocks)
+                    gate = Gate.fit(
+                        tuning,
+                        found.tuning.labels,
+                        times,
+                        target=target,
+                        max_set_size=size,
+                        blocks=blocks,
+                    )
                     shaped = replace(pool, evidence=pool.evidence.minus(gate.offsets))
                     assert shaped.evidence.log_risk is not None
                     gates[blocks] = gate, shaped, gate.opened(shaped.evidence.log_risk)[1]
@@ -238,7 +297,9 @@ def _conditional(found: _Evidence) -> Iterator[PromiseRecord]:
                 }
                 latency = math.nan
                 for name, (one, evidence) in tried.items():
-                    record = _Runs.of(one, evidence, pool.labels, n).record(found.source, one, name, n, gate, inside)
+                    record = _Runs.of(one, evidence, pool.labels, n).record(
+                        found.source, one, name, n, gate, inside
+                    )
                     latency = record.latency if name == MARGINAL else latency
                     yield replace(record, ratio=record.latency / latency)
 
@@ -252,11 +313,17 @@ def _without_labels(found: _Evidence) -> Iterator[PromiseRecord]:
     final = rule.best(pool.evidence[:, -1])
     unlabelled = replace(pool, labels=final, conditions=Conditions(final=True))
     for n in COUNTS:
-        runs, truth = _Runs.of(rule, unlabelled, final, n), _Runs.of(rule, unlabelled, pool.labels, n)
+        runs, truth = (
+            _Runs.of(rule, unlabelled, final, n),
+            _Runs.of(rule, unlabelled, pool.labels, n),
+        )
         at_end = np.broadcast_to(final == pool.labels, truth.tested.shape)
         record = runs.record(found.source, rule, FINAL, n)
         yield replace(
-            record, accuracy=float(truth.hits[truth.tested].mean()), accuracy_T=float(at_end[truth.tested].mean()), broken=math.nan
+            record,
+            accuracy=float(truth.hits[truth.tested].mean()),
+            accuracy_T=float(at_end[truth.tested].mean()),
+            broken=math.nan,
         )
 
 
@@ -269,23 +336,45 @@ def _priced(found: _Evidence) -> Iterator[PromiseRecord]:
     for price in (None, *PRICES):
         rule, note = plain, "not tuned"
         if price is not None:
-            tuned = tune(plain, tuning, labels, n_calibration=PRICED_N, exponents=(1.0,), repeats=8, price_of_size=price)
+            tuned = tune(
+                plain,
+                tuning,
+                labels,
+                n_calibration=PRICED_N,
+                exponents=(1.0,),
+                repeats=8,
+                price_of_size=price,
+            )
             assert isinstance(tuned.rule, AgreeStop)
             rule, note = tuned.rule, tuned.note or tuned.trials[0].name
         pool = found.read(rule)
-        record = _Runs.of(rule, pool, pool.labels, PRICED_N).record(found.source, rule, PRICED, PRICED_N)
+        record = _Runs.of(rule, pool, pool.labels, PRICED_N).record(
+            found.source, rule, PRICED, PRICED_N
+        )
         yield replace(record, price=price, notes=note)
 
 
-def run_promises(scores: Path, output: Path, command: str, progress: ProgressCallback, workers: int = 1) -> list[PromiseRecord]:
+def run_promises(
+    scores: Path, output: Path, command: str, progress: ProgressCallback, workers: int = 1
+) -> list[PromiseRecord]:
     """Measure everything, and write `numbers.json`."""
     pairs = [(data, ensemble) for data in (*LARGE, *SMALL) for ensemble in ENSEMBLES]
-    missing = [path for pair in pairs for name in (TUNING, POOL) if not (path := scores.joinpath(*pair, name)).is_file()]
+    missing = [
+        path
+        for pair in pairs
+        for name in (TUNING, POOL)
+        if not (path := scores.joinpath(*pair, name)).is_file()
+    ]
     if missing:
-        raise InputError(f"promises needs {missing[0]}, which does not exist: run in the repository, or give --scores.")
+        raise InputError(
+            f"promises needs {missing[0]}, which does not exist: run in the repository, or give "
+            "--scores."
+        )
     make_folder(output / "promises")
     records: list[PromiseRecord] = []
-    for number, (pair, found) in enumerate(run_tasks(partial(_measurer, scores), pairs, workers, in_order=True), 1):
+    for number, (pair, found) in enumerate(
+        run_tasks(partial(_measurer, scores), pairs, workers, in_order=True), 1
+    ):
         records += found
         progress(", ".join(pair), number / len(pairs))
     protocol = {
@@ -296,7 +385,11 @@ def run_promises(scores: Path, output: Path, command: str, progress: ProgressCal
         "tuning_rows": TUNING_ROWS,
         "seed": SEED,
     }
-    header = {"command": command, "protocol": protocol, "versions": dict(versions("agreestop", "numpy", "scikit-learn"))}
+    header = {
+        "command": command,
+        "protocol": protocol,
+        "versions": dict(versions("agreestop", "numpy", "scikit-learn")),
+    }
     save(output / "promises" / "numbers.json", records, header)
     return records
 
@@ -325,6 +418,14 @@ def load(path: Path) -> list[PromiseRecord]:
     """Read records that `save` wrote."""
     content = json.loads(path.read_text(encoding="utf-8"))
     return [
-        PromiseRecord(**{**one, **{name: tuple(Part(**part) for part in one[name]) for name in ("blocks", "answered")}})
+        PromiseRecord(
+            **{
+                **one,
+                **{
+                    name: tuple(Part(**part) for part in one[name])
+                    for name in ("blocks", "answered")
+                },
+            }
+        )
         for one in content["records"]
     ]

@@ -1,6 +1,8 @@
-"""Recipes: how the score files of a data set are made, one TOML file for each data set in `paper/recipes`.
+"""Recipes: how the score files of a data set are made, one TOML file for each data set in
+`paper/recipes`.
 
-    folders = ["n-mnist"]                 # folders of its files in the folder of --data; left out if it needs none
+    folders = ["n-mnist"]                 # folders of its files in the folder of --data; left out
+                                          if it needs none
 
     [full]                                # the scale of the paper, for a GPU
     network.hidden = [1000]               # as in a configuration of `agreestop run`
@@ -12,8 +14,8 @@
 
     [small]                               # minutes on two cores; its numbers mean nothing
 
-A key that is not known is refused. Score files carry a fingerprint of their recipe. It is the same for the same settings, so score files
-are used again until their recipe changes.
+A key that is not known is refused. Score files carry a fingerprint of their recipe. It is the same
+for the same settings, so score files are used again until their recipe changes.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """How each kind of ensemble is trained on images. The training settings in `ensembles` are then not used."""
+    """How each kind of ensemble is trained on images. The training settings in `ensembles` are then
+    not used.
+    """
 
     deep: ImageTraining
     variational: ImageTraining
@@ -98,18 +102,32 @@ class ScoreRecipe:
     def __post_init__(self) -> None:
         kinds = tuple(ensemble.kind for ensemble in self.ensembles)
         if kinds != ENSEMBLES:
-            raise InputError(f"ensembles are {', '.join(kinds) or 'none'}: give {' and '.join(ENSEMBLES)}, one of each, in this order.")
+            raise InputError(
+                f"ensembles are {', '.join(kinds) or 'none'}: give {' and '.join(ENSEMBLES)}, one "
+                "of each, in this order."
+            )
         if self.rows is not None and len(self.rows) != 3:
-            raise InputError(f"rows has {len(self.rows)} numbers: three are needed, for training, tuning and pool.")
+            raise InputError(
+                f"rows has {len(self.rows)} numbers: three are needed, for training, tuning and "
+                "pool."
+            )
 
     def training(self, kind: str) -> ImageTraining | None:
         """How that kind of ensemble is trained on images; None where the inputs are events."""
-        return None if self.images is None else self.images.deep if kind == "deep" else self.images.variational
+        return (
+            None
+            if self.images is None
+            else self.images.deep
+            if kind == "deep"
+            else self.images.variational
+        )
 
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """What one file holds. folders: names of the folders that may hold the data set's files; empty for a data set that needs none."""
+    """What one file holds. folders: names of the folders that may hold the data set's files; empty
+    for a data set that needs none.
+    """
 
     small: ScoreRecipe
     full: ScoreRecipe
@@ -132,27 +150,38 @@ def load_recipes(name: str, folder: Path = RECIPES) -> RecipeFile:
 def fingerprint(name: str, recipe: ScoreRecipe) -> str:
     """A hash of the data set's name and of all settings of its recipe.
 
-    The names of the keys here are those of the first score files. A setting that came later counts only where it is not its default. So
-    score files that were made before are still recognised.
+    The names of the keys here are those of the first score files. A setting that came later counts
+    only where it is not its default. So score files that were made before are still recognised.
     """
     settings: dict[str, Any] = {
         "network": _settings(recipe.network, NETWORK),
         "ensembles": [_settings(ensemble, ENSEMBLE) for ensemble in recipe.ensembles],
         "options": recipe.data.given(),
         "rows": recipe.rows,
-        "images": {} if recipe.images is None else {kind: _settings(recipe.training(kind), IMAGES) for kind in ENSEMBLES},
+        "images": {}
+        if recipe.images is None
+        else {kind: _settings(recipe.training(kind), IMAGES) for kind in ENSEMBLES},
         "settling": (recipe.batchnorm.batches, recipe.batchnorm.batch_size),
         "policies": asdict(recipe.seenn2),
     }
     if recipe.batchnorm.timed_steps != BatchNormSettings.timed_steps:
         settings["timed"] = recipe.batchnorm.timed_steps
-    return hashlib.sha256(json.dumps([name, settings], sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([name, settings], sort_keys=True, default=str).encode()
+    ).hexdigest()
 
 
-NETWORK = "architecture hidden channels width learned membrane_time synapse_time refractory_time threshold surrogate"
-ENSEMBLE = "kind members epochs batch_size learning_rate readouts seed kl_weight warm_up prior_variance initial_deviation fresh device bf16"
+NETWORK = (
+    "architecture hidden channels width learned membrane_time synapse_time refractory_time "
+    "threshold surrogate"
+)
+ENSEMBLE = (
+    "kind members epochs batch_size learning_rate readouts seed kl_weight warm_up "
+    "prior_variance initial_deviation fresh device bf16"
+)
 IMAGES = (
-    "rate_epochs rate_learning_rate epochs batch_size learning_rate momentum weight_decay smoothing horizons burn_in kl_weight seed device "
+    "rate_epochs rate_learning_rate epochs batch_size learning_rate momentum weight_decay "
+    "smoothing horizons burn_in kl_weight seed device "
     "bf16"
 )
 """The settings that were in the first score files' fingerprints, whatever their value."""
@@ -160,7 +189,11 @@ IMAGES = (
 
 def _settings(settings: Any, first: str) -> dict[str, Any]:
     always, values = first.split(), asdict(settings)
-    added = [entry.name for entry in fields(settings) if entry.name not in always and values[entry.name] != _default(entry)]
+    added = [
+        entry.name
+        for entry in fields(settings)
+        if entry.name not in always and values[entry.name] != _default(entry)
+    ]
     return {name: values[name] for name in (*always, *added)}
 
 

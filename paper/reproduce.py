@@ -1,9 +1,12 @@
-"""One figure from score files (`sources`): every rule of the figure on every ensemble, over random divisions of the pool.
+"""One figure from score files (`sources`): every rule of the figure on every ensemble, over random
+divisions of the pool.
 
     <output>/<figure>/numbers.json, figure.png, figure.svg
-    <output>/.parts/<key>.json    what one rule reached on one ensemble at one setting; a run that was stopped continues from these
+    <output>/.parts/<key>.json    what one rule reached on one ensemble at one setting; a run that
+                                  was stopped continues from these
 
-The key is a hash of the two score files, the rule, the setting, the protocol and the code that decides.
+The key is a hash of the two score files, the rule, the setting, the protocol and the code that
+decides.
 """
 
 from __future__ import annotations
@@ -16,11 +19,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agreestop.common import InputError, ProgressCallback, Stages, atomic_writer, make_folder, run_tasks
+from agreestop.common import (
+    InputError,
+    ProgressCallback,
+    Stages,
+    atomic_writer,
+    make_folder,
+    run_tasks,
+)
 from agreestop.report.contents import versions
 
 from .figures import EVERY, MAX_SET_SIZE, SEENN2, Figure, FigureRule, Point, Setting, points_of
-from .outcomes import MEASURED, MeasureSettings, MeasureTask, RuleMeasurer, RuleOutcome, code_fingerprint
+from .outcomes import (
+    MEASURED,
+    MeasureSettings,
+    MeasureTask,
+    RuleMeasurer,
+    RuleOutcome,
+    code_fingerprint,
+)
 from .records import FigureNumbers, FigureRecord, save_numbers
 from .sources import SEENN2_FILE, ScoreSource, check_present, load_source, read_json
 
@@ -37,14 +54,20 @@ def run_figure(
     workers: int = 1,
     settings: MeasureSettings = PROTOCOL,
 ) -> FigureNumbers:
-    """Measure every rule of the figure and write `numbers.json`; what was measured before is used again.
+    """Measure every rule of the figure and write `numbers.json`; what was measured before is used
+    again.
 
-    workers: processes that share the work. A script that asks for several must start under `if __name__ == "__main__":`.
+    workers: processes that share the work. A script that asks for several must start under `if
+    __name__ == "__main__":`.
     """
     check_present(figure, scores)
     make_folder(output / figure.name)
     make_folder(output / PARTS)
-    folders = {(data, ensemble): scores / data / ensemble for data in figure.data for ensemble in figure.ensembles}
+    folders = {
+        (data, ensemble): scores / data / ensemble
+        for data in figure.data
+        for ensemble in figure.ensembles
+    }
     stages = Stages(progress, [1.0] * len(folders))
     records: list[FigureRecord] = []
     sources: list[dict[str, Any]] = []
@@ -56,11 +79,20 @@ def run_figure(
         sources.append(source.describe())
         pool = min(len(source.pool.spikes), figure.pool or len(source.pool.spikes))
         points = points_of(figure, source.members, pool)
-        found = _from_file(source, points, notes) | _measured(source, pool, points, output / PARTS, settings, workers, report)
-        records += [_record(source, point, found[point], settings) for point in points if point in found]
+        found = _from_file(source, points, notes) | _measured(
+            source, pool, points, output / PARTS, settings, workers, report
+        )
+        records += [
+            _record(source, point, found[point], settings) for point in points if point in found
+        ]
     header = {
         "command": command,
-        "protocol": {**asdict(settings), "max_set_size": MAX_SET_SIZE, **asdict(Setting()), "largest_pool": figure.pool},
+        "protocol": {
+            **asdict(settings),
+            "max_set_size": MAX_SET_SIZE,
+            **asdict(Setting()),
+            "largest_pool": figure.pool,
+        },
         "sources": sources,
         "notes": notes,
         "versions": dict(versions("agreestop", "numpy", "scikit-learn")),
@@ -70,7 +102,9 @@ def run_figure(
     return numbers
 
 
-def _record(source: ScoreSource, point: Point, outcome: RuleOutcome, settings: MeasureSettings) -> FigureRecord:
+def _record(
+    source: ScoreSource, point: Point, outcome: RuleOutcome, settings: MeasureSettings
+) -> FigureRecord:
     rule, setting = point.rule, point.setting
     return FigureRecord(
         data=source.data,
@@ -91,23 +125,32 @@ def _record(source: ScoreSource, point: Point, outcome: RuleOutcome, settings: M
     )
 
 
-def _from_file(source: ScoreSource, points: Sequence[Point], notes: list[str]) -> dict[Point, RuleOutcome]:
+def _from_file(
+    source: ScoreSource, points: Sequence[Point], notes: list[str]
+) -> dict[Point, RuleOutcome]:
     """SEENN-II from `seenn2.json`; without this file, a note says that it is left out."""
     wanted = [point for point in points if point.rule.rule == SEENN2]
     path = source.folder / SEENN2_FILE
     if not wanted:
         return {}
     if not path.is_file():
-        notes.append(f"SEENN-II is left out for {source.data}, {source.ensemble}: it reads the inputs themselves, and there is no {path}.")
+        notes.append(
+            f"SEENN-II is left out for {source.data}, {source.ensemble}: it reads the inputs "
+            f"themselves, and there is no {path}."
+        )
         return {}
     known: dict[Setting, RuleOutcome] = {}
     try:
         for entry in read_json(path, list):
-            coverage, coverage_se, latency, latency_se, set_size = (float(entry[name]) for name in MEASURED)
+            coverage, coverage_se, latency, latency_se, set_size = (
+                float(entry[name]) for name in MEASURED
+            )
             setting = Setting(float(entry["target"]), int(entry["K"]), int(entry["n"]))
             known[setting] = RuleOutcome(coverage, coverage_se, latency, latency_se, set_size)
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is no list of SEENN-II's records ({error}): make it again.") from None
+        raise InputError(
+            f"{path} is no list of SEENN-II's records ({error}): make it again."
+        ) from None
     return {point: known[point.setting] for point in wanted if point.setting in known}
 
 
@@ -123,7 +166,11 @@ def _measured(
     """The outcomes of all points: read from files, or measured and written to files."""
     groups: dict[tuple[FigureRule, int], list[Point]] = {}
     found: dict[Point, RuleOutcome] = {}
-    files = {point: folder / f"{_key(source, pool, point, settings)}.json" for point in points if point.rule.rule != SEENN2}
+    files = {
+        point: folder / f"{_key(source, pool, point, settings)}.json"
+        for point in points
+        if point.rule.rule != SEENN2
+    }
     for point, path in files.items():
         if (outcome := _load_outcome(path)) is not None:
             found[point] = outcome
@@ -131,7 +178,10 @@ def _measured(
             groups.setdefault((point.rule, point.setting.K), []).append(point)
     # The slowest tasks come first, so that no process is left with one at the end.
     order = sorted(groups, key=lambda group: -_cost(group[0]))
-    tasks = [MeasureTask(rule, members, tuple(point.setting for point in groups[rule, members])) for rule, members in order]
+    tasks = [
+        MeasureTask(rule, members, tuple(point.setting for point in groups[rule, members]))
+        for rule, members in order
+    ]
     total, done = sum(_cost(task.rule) for task in tasks), 0.0
     progress(f"{len(tasks)} measurements to do", 0.0)
     prepare = partial(_prepare, source.folder, source.data, source.ensemble, pool, settings)
@@ -145,7 +195,9 @@ def _measured(
 
 
 def _cost(rule: FigureRule) -> float:
-    """How long a rule takes to measure, roughly, in any unit: for the order of the tasks and for the estimate of the time left."""
+    """How long a rule takes to measure, roughly, in any unit: for the order of the tasks and for
+    the estimate of the time left.
+    """
     return (9.0 if rule.checkpoints == EVERY else 1.0) * (15.0 if rule.tuned else 1.0)
 
 

@@ -1,9 +1,12 @@
 """Score files of the figures, read and checked.
 
-<scores>/<data>/<ensemble>/tuning.npz, pool.npz    read-out spikes at every step, with labels (`save_spikes`)
-<scores>/<data>/<ensemble>/about.json              how they were made; `description`, `device` and `simulated` are read
-<scores>/<data>/<ensemble>/seenn2.json             SEENN-II, where it was measured: a list of records with K, target, n, coverage,
-                                                   coverage_se, latency, latency_se and set_size
+<scores>/<data>/<ensemble>/tuning.npz, pool.npz    read-out spikes at every step, with labels
+                                                   (`save_spikes`)
+<scores>/<data>/<ensemble>/about.json              how they were made; `description`, `device` and
+                                                   `simulated` are read
+<scores>/<data>/<ensemble>/seenn2.json             SEENN-II, where it was measured: a list of
+                                                   records with K, target, n, coverage, coverage_se,
+                                                   latency, latency_se and set_size
 """
 
 from __future__ import annotations
@@ -66,11 +69,18 @@ class ScoreSource:
 def check_present(figure: Figure, scores: Path) -> None:
     """Refuse a figure whose score files are missing, and name the first of them."""
     folders = [scores / data / ensemble for data in figure.data for ensemble in figure.ensembles]
-    missing = [str(folder / name) for folder in folders for name in (TUNING, POOL) if not (folder / name).is_file()]
+    missing = [
+        str(folder / name)
+        for folder in folders
+        for name in (TUNING, POOL)
+        if not (folder / name).is_file()
+    ]
     if missing:
         others = f" (nor {len(missing) - 1} others)" if len(missing) > 1 else ""
         advice = "run in the repository, give --scores, or make them with --scale full or small"
-        raise InputError(f"{figure.name} needs {missing[0]}, which does not exist{others}: {advice}.")
+        raise InputError(
+            f"{figure.name} needs {missing[0]}, which does not exist{others}: {advice}."
+        )
 
 
 def load_source(folder: Path, data: str, ensemble: str) -> ScoreSource:
@@ -81,7 +91,8 @@ def load_source(folder: Path, data: str, ensemble: str) -> ScoreSource:
             raise InputError(f"{folder / name} holds no labels: write them with the spikes.")
     if tuning.spikes.shape[1:] != pool.spikes.shape[1:]:
         raise InputError(
-            f"{folder} holds spikes (T, K, C) of {tuning.spikes.shape[1:]} for tuning and {pool.spikes.shape[1:]} in the pool: "
+            f"{folder} holds spikes (T, K, C) of {tuning.spikes.shape[1:]} for tuning and "
+            f"{pool.spikes.shape[1:]} in the pool: "
             "score both with the same ensemble."
         )
     digest = hashlib.sha256()

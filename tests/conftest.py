@@ -1,8 +1,8 @@
 """What holds for all tests.
 
-Several workers share the cores: one thread each, and for the processes that tests start, since threads that wait for one another on a
-busy core take many times as long.
-Without a GPU, kernels written in Triton run in its interpreter, which it asks for as it is imported and again later.
+Several workers share the cores: one thread each, and for the processes that tests start, since
+threads that wait for one another on a busy core take many times as long. Without a GPU, kernels
+written in Triton run in its interpreter, which it asks for as it is imported and again later.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Use of the installed wheel in a clean environment: `make install-check` runs this file with the Python of that environment.
+"""Use of the installed wheel in a clean environment: `make install-check` runs this file with the
+Python of that environment.
 
-The environment holds agreestop and its three dependencies only. The decision layer and the command line must work there.
+The environment holds agreestop and its three dependencies only. The decision layer and the command
+line must work there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ def check_contents() -> None:
     root = Path(agreestop.__file__).parent
     assert root.parent.name == "site-packages", f"{root} is not an installed package"
     names = [str(name) for name in files("agreestop") or ()]
-    for name in ("agreestop/report/page.html.j2", "agreestop/report/page.css", "agreestop/py.typed"):
+    for name in (
+        "agreestop/report/page.html.j2",
+        "agreestop/report/page.css",
+        "agreestop/py.typed",
+    ):
         assert name in names, f"{name} is not in the wheel"
     assert not [name for name in names if name.startswith(("paper", "benchmarks", "tests"))]
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in root.rglob("*.py"))
@@ -37,15 +43,22 @@ def check_decisions(folder: Path) -> None:
     assert scores.labels is not None
     ag.save_scores(folder / "calibration.npz", scores.rows(slice(0, 100)))
     ag.save_scores(folder / "test.npz", scores.rows(slice(100, None)))
-    calibrated = ag.AgreeStop(0.9, (20, 40, 60, 80), 2).calibrate(scores.log_confidence[:100], scores.labels[:100], scores.times)
-    result = ag.evaluate(calibrated.decide(scores.log_confidence[100:], scores.times), scores.labels[100:])
+    calibrated = ag.AgreeStop(0.9, (20, 40, 60, 80), 2).calibrate(
+        scores.log_confidence[:100], scores.labels[:100], scores.times
+    )
+    result = ag.evaluate(
+        calibrated.decide(scores.log_confidence[100:], scores.times), scores.labels[100:]
+    )
     assert result.n == 300 and 0.7 < result.coverage <= 1
     try:
         ag.ensembles  # noqa: B018
     except ImportError as error:
         assert "agreestop[" in str(error), error
     else:
-        raise AssertionError("agreestop.ensembles needs PyTorch, which is missing: a sentence should say what to install")
+        raise AssertionError(
+            "agreestop.ensembles needs PyTorch, which is missing: a sentence should say what to "
+            "install"
+        )
 
 
 def check_command_line(folder: Path) -> None:
@@ -53,7 +66,9 @@ def check_command_line(folder: Path) -> None:
     program = Path(sys.executable).with_name("agreestop")
 
     def call(*words: str, code: int = 0) -> str:
-        done = subprocess.run([program, *words], cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [program, *words], cwd=folder, capture_output=True, text=True, check=False
+        )
         assert done.returncode == code, (words, done.stdout, done.stderr)
         return " ".join((done.stdout + done.stderr).split())
 

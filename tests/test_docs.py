@@ -1,4 +1,6 @@
-"""The blocks of README and guide and the examples run as printed, and the pages that scripts write are up to date."""
+"""The blocks of README and guide and the examples run as printed, and the pages that scripts write
+are up to date.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +18,52 @@ import agreestop as ag
 ROOT = Path(__file__).parents[1]
 
 
-PRINTED = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+PRINTED = re.findall(
+    r"```python\n(.*?)```\n+```text\n(.*?)```",
+    (ROOT / "README.md").read_text(encoding="utf-8"),
+    flags=re.DOTALL,
+)
+BLOCKS = re.findall(
+    r"```python\n(.*?)```",
+    (ROOT / "docs" / "guide.md").read_text(encoding="utf-8"),
+    flags=re.DOTALL,
+)
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that `make run` leaves and a block of the README reads: members, scores and inputs of the digits."""
+    """A folder with the files that `make run` leaves and a block of the README reads: members,
+    scores and inputs of the digits.
+    """
     pytest.importorskip("torch", reason="the README trains networks, which need PyTorch")
     root = tmp_path_factory.mktemp("readme")
     run = root / "runs" / "digits"
     (run / "deep").mkdir(parents=True)
     data = ag.events.load_data_set("digits")
     network = ag.networks.FullyConnected(data.pool.shape, classes=10, hidden=(16,))
-    ensemble = ag.ensembles.DeepEnsemble(network, members=2).fit(data.training.inputs[:200], data.training.labels[:200], 1, progress=False)
+    ensemble = ag.ensembles.DeepEnsemble(network, members=2).fit(
+        data.training.inputs[:200], data.training.labels[:200], 1, progress=False
+    )
     ensemble.save(run / "deep" / "members.safetensors")
-    ag.save_scores(run / "deep" / "calibration.npz", ensemble.score(data.pool.inputs[:60], data.pool.labels[:60]))
+    ag.save_scores(
+        run / "deep" / "calibration.npz",
+        ensemble.score(data.pool.inputs[:60], data.pool.labels[:60]),
+    )
     ag.events.Events.from_dense(data.pool.inputs[60:70]).save(run / "test-inputs.npz")
     return root
 
 
 def run_code(code: str, folder: Path) -> str:
     """What a script prints; warnings are errors."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
     command = [sys.executable, "-W", "error", "-c", code]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    result = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, check=False
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -67,15 +89,22 @@ def test_the_blocks_of_the_guide_run(number: int, folder: Path) -> None:
 
 
 def lines_of_code(code: str) -> int:
-    """Lines of a script without its docstring and the text between its parts."""
-    return len([line for line in code.split('"""', 2)[2].splitlines() if not line.startswith("#")])
+    """Lines of a script without its docstring, the text between its parts, and empty lines."""
+    lines = code.split('"""', 2)[2].splitlines()
+    return len([line for line in lines if line and not line.startswith("#")])
 
 
-LONG = ("own_configuration",)  # the main job on a file of one's own, which the tests of the command line run too
+# the main job on a file of one's own, which the tests of the command line run too
+LONG = ("own_configuration",)
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else []) for path in EXAMPLES], ids=lambda path: path.stem
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [])
+        for path in EXAMPLES
+    ],
+    ids=lambda path: path.stem,
 )
 def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="most examples train networks, which need PyTorch")
@@ -86,7 +115,9 @@ def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sorted((ROOT / "tutorials").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tutorials").glob("*.py")), ids=lambda path: path.stem
+)
 def test_the_tutorials_run(path: Path, tmp_path: Path) -> None:
     for package in ("torch", "matplotlib", "sklearn"):
         pytest.importorskip(package, reason="tutorials train models and draw")
@@ -116,7 +147,9 @@ def test_the_tables_of_the_pages_are_up_to_date() -> None:
 def test_the_configuration_page_is_up_to_date() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "make_configuration.py"))["page"]()
     assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == page, "run make docs"
-    assert all(f"## `{table}`" in page for table in ("[data]", "[network]", "[[ensembles]]", "[decide]"))
+    assert all(
+        f"## `{table}`" in page for table in ("[data]", "[network]", "[[ensembles]]", "[decide]")
+    )
 
 
 def test_the_reproduction_page_is_up_to_date() -> None:
@@ -128,15 +161,23 @@ LONG_PAGES = ("reproduction",)  # tables of every claim
 MOST_WORDS = 2000
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("[!_]*.md")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs").rglob("[!_]*.md")), ids=lambda path: path.stem
+)
 def test_a_page_says_for_whom_it_is_and_is_short(path: Path) -> None:
     title, blank, first, *_ = path.read_text(encoding="utf-8").splitlines()
     assert title.startswith("# ") and not blank and first.startswith("For ")
-    words = re.sub(r"```.*?```|<!--.*?-->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL).split()
-    assert len(words) <= MOST_WORDS or path.stem in LONG_PAGES, "move a section to a page of its own"
+    words = re.sub(
+        r"```.*?```|<!--.*?-->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL
+    ).split()
+    assert len(words) <= MOST_WORDS or path.stem in LONG_PAGES, (
+        "move a section to a page of its own"
+    )
 
 
 def test_links_of_the_pages_exist() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name} -> {target}"
+            assert target.startswith("http") or (page.parent / target).exists(), (
+                f"{page.name} -> {target}"
+            )

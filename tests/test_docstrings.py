@@ -1,4 +1,6 @@
-"""Every public name has numpydoc sections and an example, and all examples run; those of the core need numpy alone."""
+"""Every public name has numpydoc sections and an example, and all examples run; those of the core
+need numpy alone.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,15 @@ def methods(kind: type) -> Iterator[tuple[str, Any]]:
     """Public methods and properties that are defined in agreestop."""
     for name in dir(kind):
         member = inspect.getattr_static(kind, name)
-        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        function = (
+            member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        )
         function = getattr(function, "func", function)  # cached properties
-        if not name.startswith("_") and inspect.isfunction(function) and function.__module__.startswith("agreestop"):
+        if (
+            not name.startswith("_")
+            and inspect.isfunction(function)
+            and function.__module__.startswith("agreestop")
+        ):
             yield name, function
 
 
@@ -59,12 +67,18 @@ def documented() -> dict[str, Any]:
     found = {name: getattr(ag, name) for name in ag.__all__}
     for name, value in list(found.items()):
         if inspect.isclass(value):
-            found |= {f"{name}.{method}": function for method, function in methods(value) if function not in found.values()}
+            found |= {
+                f"{name}.{method}": function
+                for method, function in methods(value)
+                if function not in found.values()
+            }
     return found
 
 
 def failures(name: str, value: Any) -> list[str]:
-    """What the examples of a docstring print in place of what they say; each begins without any names."""
+    """What the examples of a docstring print in place of what they say; each begins without any
+    names.
+    """
     printed: list[str] = []
     runner = doctest.DocTestRunner(verbose=False)
     scope = vars(sys.modules[value.__module__])
@@ -78,15 +92,23 @@ def test_a_public_name_has_its_sections(name: str) -> None:
     assert lacks(getattr(ag, name)) == []
 
 
-@pytest.mark.parametrize("name", [name for name in ag.__all__ if inspect.isclass(getattr(ag, name))])
+@pytest.mark.parametrize(
+    "name", [name for name in ag.__all__ if inspect.isclass(getattr(ag, name))]
+)
 def test_public_methods_say_what_they_do(name: str) -> None:
     """A method may say it in the class that it overrides."""
     kind = getattr(ag, name)
-    silent = [one for one, _ in methods(kind) if not any(vars(base)[one].__doc__ for base in kind.__mro__ if one in vars(base))]
+    silent = [
+        one
+        for one, _ in methods(kind)
+        if not any(vars(base)[one].__doc__ for base in kind.__mro__ if one in vars(base))
+    ]
     assert silent == []
 
 
-@pytest.mark.parametrize("name", [name for name, value in documented().items() if ">>>" in (value.__doc__ or "")])
+@pytest.mark.parametrize(
+    "name", [name for name, value in documented().items() if ">>>" in (value.__doc__ or "")]
+)
 def test_the_examples_run(name: str) -> None:
     if package := NEEDED.get(name):
         pytest.importorskip(package, reason=f"this example needs {package}")
@@ -104,7 +126,9 @@ def test_the_examples_of_the_core_need_numpy_alone() -> None:
         "    if name not in here.NEEDED and here.failures(name, value):\n"
         "        print(name)\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
 
 

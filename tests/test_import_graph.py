@@ -1,4 +1,6 @@
-"""The import graph, lazy imports included: packages stand in one order, and no two modules import each other."""
+"""The import graph, lazy imports included: packages stand in one order, and no two modules import
+each other.
+"""
 
 from __future__ import annotations
 
@@ -65,20 +67,28 @@ def package_of(module: str) -> str:
 
 
 def wrong_edges(edges: dict[str, set[str]]) -> list[str]:
-    """Imports against the order of the packages. The top level may import from every package, and no package imports it."""
+    """Imports against the order of the packages. The top level may import from every package, and
+    no package imports it.
+    """
     wrong = []
     for name, targets in edges.items():
         for target in targets:
             importer, package = package_of(name), package_of(target)
-            allowed = not importer or importer == package or (package and RANK[package] < RANK[importer])
+            allowed = (
+                not importer or importer == package or (package and RANK[package] < RANK[importer])
+            )
             if not allowed:
                 wrong.append(f"{name} imports {target}")
     return wrong
 
 
 def find_cycle(edges: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in a ring; none if there is no ring. The top level re-exports names lazily and is left out."""
-    inner = {name: targets - {"agreestop"} for name, targets in edges.items() if name != "agreestop"}
+    """Modules that import each other in a ring; none if there is no ring. The top level re-exports
+    names lazily and is left out.
+    """
+    inner = {
+        name: targets - {"agreestop"} for name, targets in edges.items() if name != "agreestop"
+    }
     try:
         tuple(TopologicalSorter(inner).static_order())
     except CycleError as error:
@@ -104,12 +114,16 @@ def test_the_package_imports_nothing_outside_the_wheel(path: str) -> None:
     for name, source in modules().items():
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            names += (
+                [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            )
             assert path not in {one.split(".")[0] for one in names}, name
 
 
 def test_wrong_edges_and_cycles_are_found(tmp_path: Path) -> None:
-    """The checks themselves can fail: a lazy import against the order, and a ring of three modules."""
+    """The checks themselves can fail: a lazy import against the order, and a ring of
+    three modules.
+    """
     root = tmp_path / "agreestop"
     for name, text in {
         "__init__": "",
@@ -125,4 +139,8 @@ def test_wrong_edges_and_cycles_are_found(tmp_path: Path) -> None:
         path.write_text(text)
     edges = graph(root)
     assert wrong_edges(edges) == ["agreestop.decide.a imports agreestop.engines.b"]
-    assert set(find_cycle(edges)) == {"agreestop.engines.b", "agreestop.engines.c", "agreestop.engines.d"}
+    assert set(find_cycle(edges)) == {
+        "agreestop.engines.b",
+        "agreestop.engines.c",
+        "agreestop.engines.d",
+    }

@@ -1,4 +1,6 @@
-"""What needs a package that is not installed says so in one sentence, which names the extra of agreestop that installs it."""
+"""What needs a package that is not installed says so in one sentence, which names the extra of
+agreestop that installs it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,18 @@ import agreestop as ag
 from agreestop.common import needs
 from agreestop.common.errors import MissingPackage
 
-OPTIONAL: tuple[str, ...] = ("torch", "safetensors", "numba", "matplotlib", "jinja2", "sklearn", "nir", "h5py", "ray", "pyarrow")
+OPTIONAL: tuple[str, ...] = (
+    "torch",
+    "safetensors",
+    "numba",
+    "matplotlib",
+    "jinja2",
+    "sklearn",
+    "nir",
+    "h5py",
+    "ray",
+    "pyarrow",
+)
 OPTIONAL += ("starlette", "uvicorn", "websockets", "pandas", "aeon", "triton")
 
 ENTRIES = {  # public entry points, and what they say where no optional package is installed
@@ -42,10 +55,15 @@ ENTRIES = {  # public entry points, and what they say where no optional package 
     "ag.write_report(ag.simulate_scores(300), 'report.html')": "matplotlib 'agreestop[figures]'",
     "ag.serve.Server": "uvicorn|starlette 'agreestop[serve]'",
     "ag.serve.Client('ws://127.0.0.1:1')": "websockets 'agreestop[serve]'",
-    "ag.serve.AsyncClient('ws://127.0.0.1:1').__aenter__().send(None)": "websockets 'agreestop[serve]'",
+    "ag.serve.AsyncClient('ws://127.0.0.1:1').__aenter__().send(None)": (
+        "websockets 'agreestop[serve]'"
+    ),
     "ag.events.load_data_set('digits')": "scikit-learn 'agreestop[learn]'",
-    "ag.LearnedRisk.fit(ag.simulate_scores(60).at((20, 40)), max_set_size=1)": "scikit-learn 'agreestop[learn]'",
-    "ag.AgreeStop(0.9, (20, 40), 1).calibrate(ag.simulate_scores(60)).decide(ag.simulate_scores(60)).to_dataframe()": "pandas pandas",
+    "ag.LearnedRisk.fit(ag.simulate_scores(60).at((20, 40)), max_set_size=1)": (
+        "scikit-learn 'agreestop[learn]'"
+    ),
+    "ag.AgreeStop(0.9, (20, 40), 1).calibrate(ag.simulate_scores(60))"
+    ".decide(ag.simulate_scores(60)).to_dataframe()": "pandas pandas",
 }
 COMMANDS = {  # the same on the command line
     "run --simulated": "matplotlib 'agreestop[figures]'",
@@ -84,7 +102,9 @@ def test_every_entry_point_names_what_to_install(tmp_path: Path) -> None:
     ag.save_scores(tmp_path / "scores.npz", scores)
     ag.AgreeStop(0.9, (20, 40), 1).calibrate(scores).save(tmp_path / "a.rule")
     code = CHILD.format(optional=OPTIONAL, entries=list(ENTRIES), commands=list(COMMANDS))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     for entry, words in (ENTRIES | COMMANDS).items():
@@ -98,7 +118,9 @@ def test_every_entry_point_names_what_to_install(tmp_path: Path) -> None:
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, name: str, *users: str) -> None:
-    """Make a package look as if it were not installed; `users` are our modules that imported it already."""
+    """Make a package look as if it were not installed; `users` are our modules that imported it
+    already.
+    """
     for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] == name]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, name, None)
@@ -119,36 +141,67 @@ def graph_file(folder: Path) -> Path:
     [
         ("h5py", "nir", lambda folder: ag.adapters.from_nir(graph_file(folder))),
         ("nir", "nir", lambda _: ag.adapters.to_nir(None)),
-        ("pyarrow", "cluster", lambda folder: ag.cluster.save_recordings(folder / "a.parquet", np.ones((2, 3, 4), bool))),
-        ("ray", "cluster", lambda _: ag.cluster.map_tasks(ag.cluster.Actors("local"), lambda: str, [1])),
+        (
+            "pyarrow",
+            "cluster",
+            lambda folder: ag.cluster.save_recordings(
+                folder / "a.parquet", np.ones((2, 3, 4), bool)
+            ),
+        ),
+        (
+            "ray",
+            "cluster",
+            lambda _: ag.cluster.map_tasks(ag.cluster.Actors("local"), lambda: str, [1]),
+        ),
         ("snntorch", "", lambda _: ag.adapters.from_snntorch([])),
     ],
 )
-def test_packages_that_are_imported_late(package: str, extra: str, call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_are_imported_late(
+    package: str, extra: str, call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch", reason="these packages are needed beside PyTorch")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackage) as caught:
         call(tmp_path)
-    name, install = {"ray": "Ray"}.get(package, package), f"'agreestop[{extra}]'" if extra else package
+    name, install = (
+        {"ray": "Ray"}.get(package, package),
+        f"'agreestop[{extra}]'" if extra else package,
+    )
     assert f"needs {name}, which is not installed: pip install {install}" in str(caught.value)
-    assert isinstance(caught.value, ag.InputError) and isinstance(caught.value, ImportError) and caught.value.name == package
+    assert (
+        isinstance(caught.value, ag.InputError)
+        and isinstance(caught.value, ImportError)
+        and caught.value.name == package
+    )
 
 
 def test_the_event_driven_engine_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="engines need PyTorch")
-    network = ag.networks.SpikingNetwork(ag.networks.FullyConnected((4,), 2, 1, (3,)), torch.Generator().manual_seed(0))
+    network = ag.networks.SpikingNetwork(
+        ag.networks.FullyConnected((4,), 2, 1, (3,)), torch.Generator().manual_seed(0)
+    )
     layout = importlib.import_module("agreestop.engines.event_driven.layout")
     layout.load_kernels.cache_clear()  # an earlier test may have loaded them
     prefix = "agreestop.kernels.cpu."
-    hide(monkeypatch, "numba", f"{prefix}event_kernels", *(name for name in sys.modules if name.startswith(f"{prefix}event_")))
+    hide(
+        monkeypatch,
+        "numba",
+        f"{prefix}event_kernels",
+        *(name for name in sys.modules if name.startswith(f"{prefix}event_")),
+    )
     with pytest.raises(ag.InputError, match="engine needs numba"):
         ag.engines.choose_engine(network, "event-driven")
 
 
 def test_other_failures_of_imports_stay_as_they_are() -> None:
-    with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_package'") as caught, needs("this"):
+    with (
+        pytest.raises(ModuleNotFoundError, match="No module named 'no_such_package'") as caught,
+        needs("this"),
+    ):
         import no_such_package  # type: ignore[import-not-found]  # noqa: F401
     assert not isinstance(caught.value, ag.InputError)
-    sentence = r"needs numba, which cannot be imported \(too old\): pip install 'agreestop\[engines\]'"
+    sentence = (
+        r"needs numba, which cannot be imported \(too old\): pip install 'agreestop\[engines\]'"
+    )
     with pytest.raises(MissingPackage, match=sentence), needs("this", "numba"):
         raise ImportError("too old")

@@ -1,4 +1,6 @@
-"""The package on other machines: without the modules that only Unix has, and without kernels for GPUs."""
+"""The package on other machines: without the modules that only Unix has, and without kernels for
+GPUs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ for path in Path(agreestop.__file__).parent.rglob("*.py"):
         try:
             import_module(".".join(package).removesuffix(".__init__"))
         except ModuleNotFoundError as error:
-            assert error.name not in ("resource", "fcntl", "pwd", "grp", "termios"), (package, error)
+            unix_only = ("resource", "fcntl", "pwd", "grp", "termios")
+            assert error.name not in unix_only, (package, error)
 from agreestop.common import folder_lock
 with folder_lock(Path(sys.argv[1]), print):
     pass
@@ -36,8 +39,11 @@ from agreestop.kernels import TRITON_AVAILABLE
 assert not TRITON_AVAILABLE
 x = np.random.default_rng(0).random((60, 8, 2, 6, 6)) < 0.3
 y = np.arange(60) % 2
-for network in (ag.networks.FullyConnected((2, 6, 6), 2, hidden=(16,)), ag.networks.Convolutional((2, 6, 6), 2, channels=(16,))):
-    ensemble = ag.ensembles.DeepEnsemble(network, members=2, device="cpu").fit(x[:20], y[:20], epochs=1, progress=False)
+full = ag.networks.FullyConnected((2, 6, 6), 2, hidden=(16,))
+convolutional = ag.networks.Convolutional((2, 6, 6), 2, channels=(16,))
+for network in (full, convolutional):
+    ensemble = ag.ensembles.DeepEnsemble(network, members=2, device="cpu")
+    ensemble.fit(x[:20], y[:20], epochs=1, progress=False)
     rule = ag.AgreeStop(0.6, range(1, 9), 1).calibrate(ensemble.score(x[20:40], y[20:40]))
     run = ensemble.decide(rule, x[40:])
     session = ensemble.live(rule)
@@ -48,7 +54,9 @@ print("decided")
 
 
 def printed(code: str, *arguments: str) -> str:
-    run = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout
 

@@ -1,4 +1,6 @@
-"""What is packed and what it needs: the source distribution is small, and the lowest supported versions are known to the tests."""
+"""What is packed and what it needs: the source distribution is small, and the lowest supported
+versions are known to the tests.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ def test_the_source_distribution_holds_the_source_but_no_results(tmp_path: Path)
     sdist = pytest.importorskip("hatchling.builders.sdist", reason="packing needs hatchling")
     builder = sdist.SdistBuilder(str(ROOT))
     files = {str(one.relative_path) for one in builder.recurse_included_files()}
-    assert {"src/agreestop/__init__.py", "src/agreestop/report/page.html.j2", "tests/core_check.py", "README.md", "LICENSE"} <= files
+    assert {
+        "src/agreestop/__init__.py",
+        "src/agreestop/report/page.html.j2",
+        "tests/core_check.py",
+        "README.md",
+        "LICENSE",
+    } <= files
     assert not [name for name in files if name.startswith(("results", "runs", ".venv"))]
     (archive,) = builder.build(directory=str(tmp_path), versions=["standard"])
     assert Path(archive).stat().st_size < 2_000_000  # of the file that is fetched
@@ -34,7 +42,11 @@ def test_every_dependency_has_a_lowest_version_that_is_tested() -> None:
 
 def test_the_supported_pythons_are_those_that_are_tested() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    listed = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", name)]
+    listed = [
+        name.rpartition(" ")[2]
+        for name in PROJECT["classifiers"]
+        if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", name)
+    ]
     assert f"PYTHONS := {' '.join(listed)}\n" in makefile
     assert PROJECT["requires-python"] == f">={listed[0]}"
 
@@ -58,18 +70,33 @@ def test_the_conda_recipe_needs_what_the_package_needs() -> None:
     assert set(PROJECT["dependencies"]) <= listed
     assert f"python{PROJECT['requires-python']}" in listed
     assert {f"{name}={function}" for name, function in PROJECT["scripts"].items()} <= listed
-    extras = {one.partition(";")[0] for name in ("networks", "engines", "learn", "serve") for one in PROJECT["optional-dependencies"][name]}
+    extras = {
+        one.partition(";")[0]
+        for name in ("networks", "engines", "learn", "serve")
+        for one in PROJECT["optional-dependencies"][name]
+    }
     conda = {"torch>=2.6": "pytorch>=2.6"}
     assert {conda.get(one, one) for one in extras if not one.startswith("agreestop")} <= listed
 
 
 def test_the_image_of_the_server_gets_what_it_needs() -> None:
     recipe = read("Dockerfile")
-    assert {*re.findall(r"'\.\[(\w+)\]'", recipe)} == {"serve"} <= PROJECT["optional-dependencies"].keys()
+    assert (
+        {*re.findall(r"'\.\[(\w+)\]'", recipe)}
+        == {"serve"}
+        <= PROJECT["optional-dependencies"].keys()
+    )
     python = re.search(r"^FROM python:(.*)-slim$", recipe, re.MULTILINE)
-    assert python is not None and f"Programming Language :: Python :: {python[1]}" in PROJECT["classifiers"]
+    assert (
+        python is not None
+        and f"Programming Language :: Python :: {python[1]}" in PROJECT["classifiers"]
+    )
     sent = {line.strip("!") for line in read(".dockerignore").splitlines() if line.startswith("!")}
-    copied = {name for line in re.findall(r"^COPY (.*) \S+$", recipe, re.MULTILINE) for name in line.split()}
+    copied = {
+        name
+        for line in re.findall(r"^COPY (.*) \S+$", recipe, re.MULTILINE)
+        for name in line.split()
+    }
     assert copied == sent and all((ROOT / name).exists() for name in sent)
 
 

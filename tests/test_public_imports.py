@@ -16,13 +16,22 @@ from tests.test_import_graph import SOURCE
 
 TESTS = Path(__file__).parent
 LEAST_PUBLIC = 0.8
-ON_FIRST_USE = {"agreestop.plot", "agreestop.write_report", "agreestop.__version__", "agreestop.__file__", "agreestop.__all__"}
+ON_FIRST_USE = {
+    "agreestop.plot",
+    "agreestop.write_report",
+    "agreestop.__version__",
+    "agreestop.__file__",
+    "agreestop.__all__",
+}
 """Names of agreestop that load on first use, or that every package has."""
 
 
 def packages() -> dict[str, set[str]]:
     """The public names of every package: those in its `__all__`."""
-    found = ["agreestop" + "".join(f".{part}" for part in path.parent.relative_to(SOURCE).parts) for path in SOURCE.rglob("__init__.py")]
+    found = [
+        "agreestop" + "".join(f".{part}" for part in path.parent.relative_to(SOURCE).parts)
+        for path in SOURCE.rglob("__init__.py")
+    ]
     return {name: set(getattr(import_module(name), "__all__", ())) for name in found}
 
 
@@ -35,14 +44,20 @@ def attribute(node: ast.AST) -> list[str]:
 
 
 def reached(text: str, public: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
-    """Package or module, and name, of what a file reaches in agreestop: by an import, or as an attribute of a package that it imports."""
+    """Package or module, and name, of what a file reaches in agreestop: by an import, or as an
+    attribute of a package that it imports.
+    """
     tree, known = ast.parse(text), dict[str, str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "agreestop":
                     known[alias.asname or "agreestop"] = alias.name if alias.asname else "agreestop"
-        elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == "agreestop":
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and not node.level
+            and (node.module or "").split(".")[0] == "agreestop"
+        ):
             for alias in node.names:
                 if f"{node.module}.{alias.name}" in public:
                     known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
@@ -60,7 +75,11 @@ def reached(text: str, public: dict[str, set[str]]) -> Iterator[tuple[str, str]]
 def split(text: str, public: dict[str, set[str]]) -> tuple[set[str], set[str]]:
     """What a file reaches: public names, and others."""
     found = set(reached(text, public))
-    good = {(module, name) for module, name in found if name in public.get(module, ()) or f"{module}.{name}" in ON_FIRST_USE}
+    good = {
+        (module, name)
+        for module, name in found
+        if name in public.get(module, ()) or f"{module}.{name}" in ON_FIRST_USE
+    }
     return {".".join(one) for one in good}, {".".join(one) for one in found - good}
 
 
@@ -69,15 +88,24 @@ def test_four_of_five_names_that_tests_reach_are_public() -> None:
     public = packages()
     parts = [split(path.read_text(encoding="utf-8"), public) for path in TESTS.rglob("*.py")]
     good, bad = (sum(len(part[index]) for part in parts) for index in (0, 1))
-    assert good / (good + bad) >= LEAST_PUBLIC, f"{good} of {good + bad}: {sorted(set().union(*(part[1] for part in parts)))}"
+    assert good / (good + bad) >= LEAST_PUBLIC, (
+        f"{good} of {good + bad}: {sorted(set().union(*(part[1] for part in parts)))}"
+    )
 
 
 def test_the_count_can_fail() -> None:
     public = {"agreestop": set(ag.__all__), "agreestop.networks": {"Neuron"}}
     text = (
-        "import agreestop as ag\nfrom agreestop import networks as nets\nfrom agreestop.networks import Neuron, srm\n"
-        "from agreestop.decide.rules import AgreeStop\nag.evaluate(ag.nothing)\nag.networks.Neuron\nnets.layers.MemberLinear\n"
+        "import agreestop as ag\nfrom agreestop import networks as nets\nfrom agreestop.networks "
+        "import Neuron, srm\n"
+        "from agreestop.decide.rules import "
+        "AgreeStop\nag.evaluate(ag.nothing)\nag.networks.Neuron\nnets.layers.MemberLinear\n"
     )
     good, bad = split(text, public)
     assert good == {"agreestop.evaluate", "agreestop.networks.Neuron"}
-    assert bad == {"agreestop.nothing", "agreestop.networks.srm", "agreestop.networks.layers", "agreestop.decide.rules.AgreeStop"}
+    assert bad == {
+        "agreestop.nothing",
+        "agreestop.networks.srm",
+        "agreestop.networks.layers",
+        "agreestop.decide.rules.AgreeStop",
+    }

@@ -1,4 +1,6 @@
-"""The public names are these and no others. Importing them loads numpy and nothing heavier; the other packages load on first use."""
+"""The public names are these and no others. Importing them loads numpy and nothing heavier; the
+other packages load on first use.
+"""
 
 from __future__ import annotations
 
@@ -86,8 +88,19 @@ NAMES = {
 MOST_NAMES = 58
 PAGES = [*ROOT.glob("docs/*.md"), ROOT / "README.md", *ROOT.glob("examples/**/*.py")]
 ON_NO_PAGE = {
-    *("CalibratedRule", "Evaluation", "Session", "InputError", "CalibrationWarning"),  # what calls return and raise
-    *("generalized_mean", "merge_p_values", "merging_factor", "p_values"),  # the pieces of the theory
+    *(
+        "CalibratedRule",
+        "Evaluation",
+        "Session",
+        "InputError",
+        "CalibrationWarning",
+    ),  # what calls return and raise
+    *(
+        "generalized_mean",
+        "merge_p_values",
+        "merging_factor",
+        "p_values",
+    ),  # the pieces of the theory
     *("LogLoss", "StopRule", "save_scores", "Splits"),
 }
 """Names that stay although no page but the API page has them."""
@@ -114,7 +127,9 @@ def test_there_are_few_public_names() -> None:
 
 @pytest.mark.parametrize("name", GONE)
 def test_a_removed_name_says_what_to_use(name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"^agreestop\.{name} is gone in 0\.3: use SpikeCP\(.*\)\.$"):
+    with pytest.raises(
+        AttributeError, match=rf"^agreestop\.{name} is gone in 0\.3: use SpikeCP\(.*\)\.$"
+    ):
         getattr(ag, name)
 
 
@@ -129,7 +144,10 @@ def test_a_name_that_is_not_public_any_more_says_where_it_is(name: str) -> None:
 
 def test_the_version_is_that_of_the_installed_package() -> None:
     assert ag.__version__ == metadata.version("agreestop")
-    assert printed("import sys, agreestop; print('importlib.metadata' in sys.modules)").strip() == "False"
+    assert (
+        printed("import sys, agreestop; print('importlib.metadata' in sys.modules)").strip()
+        == "False"
+    )
 
 
 def test_every_public_name_is_there_and_says_what_it_is() -> None:
@@ -145,17 +163,24 @@ def test_a_star_import_brings_the_public_names() -> None:
 
 def printed(code: str) -> str:
     """What the code prints in a new interpreter."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_importing_loads_nothing_heavy() -> None:
     heavy = (*HEAVY, *(f"agreestop.{name}" for name in PACKAGES))
-    code = f"import sys, agreestop; dir(agreestop); print(*(name for name in {heavy!r} if name in sys.modules))"
+    code = (
+        f"import sys, agreestop; dir(agreestop); print(*(name for name in {heavy!r} if name in "
+        "sys.modules))"
+    )
     assert printed(code).split() == []
 
 
 def test_packages_are_attributes_but_no_public_names() -> None:
-    assert {*PACKAGES, *ELSEWHERE} <= set(dir(ag)) and not {"TYPE_CHECKING", "import_module"} & set(dir(ag))
+    assert {*PACKAGES, *ELSEWHERE} <= set(dir(ag)) and not {"TYPE_CHECKING", "import_module"} & set(
+        dir(ag)
+    )
     assert not {*PACKAGES, *ELSEWHERE} & set(ag.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ag.nothing  # noqa: B018
@@ -164,7 +189,9 @@ def test_packages_are_attributes_but_no_public_names() -> None:
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_loads_on_first_use(name: str) -> None:
     pytest.importorskip("torch", reason="networks need PyTorch")
-    assert printed(f"import agreestop as ag; print(ag.{name}.__name__)").strip() == f"agreestop.{name}"
+    assert (
+        printed(f"import agreestop as ag; print(ag.{name}.__name__)").strip() == f"agreestop.{name}"
+    )
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -178,16 +205,20 @@ def test_every_public_name_of_a_package_exists_and_is_documented(name: str) -> N
 
 def test_figures_and_the_report_load_on_first_use_without_networks() -> None:
     pytest.importorskip("matplotlib", reason="figures need matplotlib")
-    code = "import sys, agreestop as ag; sys.modules['torch'] = None; print(ag.plot.__name__, ag.write_report.__name__)"
+    code = (
+        "import sys, agreestop as ag; sys.modules['torch'] = None; print(ag.plot.__name__, "
+        "ag.write_report.__name__)"
+    )
     assert printed(code).split() == ["agreestop.report.plot", "write_report"]
     assert all(getattr(ag.plot, name).__doc__ for name in ag.plot.__all__)
 
 
 def test_a_missing_dependency_is_named_with_the_extra_that_installs_it() -> None:
     code = (
-        "import sys, agreestop as ag\nsys.modules['torch'] = None\ntry:\n    ag.ensembles\nexcept ImportError as error:\n    print(error)"
+        "import sys, agreestop as ag\nsys.modules['torch'] = None\ntry:\n    "
+        "ag.ensembles\nexcept ImportError as error:\n    print(error)"
     )
-    assert (
-        printed(code).strip()
-        == "agreestop.ensembles needs torch, which is not installed: pip install 'agreestop[networks]' (in a clone '.[networks]')."
+    assert printed(code).strip() == (
+        "agreestop.ensembles needs torch, which is not installed: pip install "
+        "'agreestop[networks]' (in a clone '.[networks]')."
     )

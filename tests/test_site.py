@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 GROUPS = ("Start", "Watch", "Guides", "Guarantee", "Engines and deployment", "Reproduction")
 UNTRACKED = ("gallery", "tutorials", "generated", "__pycache__")
 LOADED = re.compile(
-    r"<(?:script|link|img|iframe|source|video|audio|object|embed)\b[^>]*?(?:src|href|data)=[\"'](https?:)?//", re.IGNORECASE
+    r"<(?:script|link|img|iframe|source|video|audio|object|embed)\b[^>]*?(?:src|href|data)=[\"'](https?:)?//",
+    re.IGNORECASE,
 )
 LOADED_BY_STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", re.IGNORECASE)
 
@@ -31,7 +32,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in ROOT.iterdir():  # pages without output never lie beside those of `make site`
         if path.is_dir() and path.name not in ("docs", "build", "site"):
             (folder / path.name).symlink_to(path)
-        elif path.suffix == ".md":  # copied, because a link to a page is followed from where the page lies
+        elif (
+            path.suffix == ".md"
+        ):  # copied, because a link to a page is followed from where the page lies
             shutil.copy(path, folder)
     command = [
         sys.executable,
@@ -56,12 +59,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_site_has_its_groups_and_loads_nothing_from_elsewhere(site: Path) -> None:
     first = (site / "index.html").read_text(encoding="utf-8")
-    shown = re.findall(r'class="nav-link nav-internal" href="groups/[^"]*">\s*([^<]*?)\s*</a>', first)
+    shown = re.findall(
+        r'class="nav-link nav-internal" href="groups/[^"]*">\s*([^<]*?)\s*</a>', first
+    )
     assert tuple(dict.fromkeys(shown)) == GROUPS
     pages = list(site.rglob("*.html"))
     assert len(pages) > 30
     assert [page.name for page in pages if LOADED.search(page.read_text(encoding="utf-8"))] == []
-    assert [style.name for style in site.rglob("*.css") if LOADED_BY_STYLE.search(style.read_text(encoding="utf-8"))] == []
+    assert [
+        style.name
+        for style in site.rglob("*.css")
+        if LOADED_BY_STYLE.search(style.read_text(encoding="utf-8"))
+    ] == []
 
 
 @pytest.mark.slow
@@ -69,26 +78,56 @@ def test_buttons_have_names_that_screen_readers_say(site: Path) -> None:
     page = (site / "api" / "generated" / "agreestop.AgreeStop.html").read_text(encoding="utf-8")
     arrows = re.findall(r"<summary\b[^>]*>", page)
     assert arrows and all("aria-label=" in arrow for arrow in arrows)
-    assert not re.search(r'search-button__button[^>]*aria-label="Search"[^>]*>\s*<i[^>]*></i>\s*<span', page)
+    assert not re.search(
+        r'search-button__button[^>]*aria-label="Search"[^>]*>\s*<i[^>]*></i>\s*<span', page
+    )
 
 
 def test_the_list_of_the_decision_layer_has_every_public_name() -> None:
-    listed = re.findall(r"^   (\w+)$", (ROOT / "docs" / "api" / "decide.rst").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    listed = re.findall(
+        r"^   (\w+)$",
+        (ROOT / "docs" / "api" / "decide.rst").read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
     assert sorted(listed) == sorted([*ag.__all__, "write_report"])
 
 
 @pytest.mark.slow
 def test_every_public_name_has_a_page_with_the_types_of_the_source(site: Path) -> None:
     pages = site / "api" / "generated"
-    for package in ("", "adapters.", "cluster.", "engines.", "ensembles.", "events.", "export.", "networks.", "plot.", "serve."):
+    for package in (
+        "",
+        "adapters.",
+        "cluster.",
+        "engines.",
+        "ensembles.",
+        "events.",
+        "export.",
+        "networks.",
+        "plot.",
+        "serve.",
+    ):
         names = (getattr(ag, package[:-1]) if package else ag).__all__
-        assert [name for name in names if not (pages / f"agreestop.{package}{name}.html").exists()] == []
+        assert [
+            name for name in names if not (pages / f"agreestop.{package}{name}.html").exists()
+        ] == []
     for page in pages.glob("*.html"):
-        assert not re.search(r" at 0x|&lt;factory&gt;|numpy\._typing|Union\[", page.read_text(encoding="utf-8")), page.name
+        assert not re.search(
+            r" at 0x|&lt;factory&gt;|numpy\._typing|Union\[", page.read_text(encoding="utf-8")
+        ), page.name
 
 
 @pytest.mark.parametrize(
-    "text", ['<script src="https://x.org/a.js">', "<img alt='' src='//x.org/a.png'>", '<link rel="stylesheet" href="http://x.org/a.css">']
+    "text",
+    [
+        '<script src="https://x.org/a.js">',
+        "<img alt='' src='//x.org/a.png'>",
+        '<link rel="stylesheet" href="http://x.org/a.css">',
+    ],
 )
 def test_what_is_loaded_from_elsewhere_is_found(text: str) -> None:
-    assert LOADED.search(text) and not LOADED.search('<a href="https://x.org/">') and LOADED_BY_STYLE.search("url('https://x.org/f.woff')")
+    assert (
+        LOADED.search(text)
+        and not LOADED.search('<a href="https://x.org/">')
+        and LOADED_BY_STYLE.search("url('https://x.org/f.woff')")
+    )

@@ -2,10 +2,12 @@
 Spiking networks
 ================
 
-For whoever trains spiking networks and pays for every time step. Ten minutes; the data are embedded in the package.
+For whoever trains spiking networks and pays for every time step. Ten minutes; the data are embedded
+in the package.
 
-You will train an ensemble of small spiking networks, calibrate a rule that says when they have seen enough, and let an engine really stop
-computing there. The inputs are scikit-learn's digits, which move in front of a simulated event camera for T = 80 steps.
+You will train an ensemble of small spiking networks, calibrate a rule that says when they have seen
+enough, and let an engine really stop computing there. The inputs are scikit-learn's digits, which
+move in front of a simulated event camera for T = 80 steps.
 """
 
 import numpy as np
@@ -14,14 +16,16 @@ import agreestop as ag
 
 data = ag.events.load_data_set("digits")
 x, y = data.pool.inputs, data.pool.labels
-calibration, new = np.split(np.random.default_rng(0).permutation(len(y)), [200])  # shuffle before you divide
+# shuffle before you divide
+calibration, new = np.split(np.random.default_rng(0).permutation(len(y)), [200])
 print("inputs (n, T, polarities, height, width):", x.shape)
 
 # %%
 # Train members
 # -------------
 #
-# The networks of an ensemble are its *members*. They differ in their random numbers alone. Where they disagree, an answer is unsure.
+# The networks of an ensemble are its *members*. They differ in their random numbers alone. Where
+# they disagree, an answer is unsure.
 network = ag.networks.FullyConnected(data.pool.shape, classes=10, hidden=(96,))
 ensemble = ag.ensembles.DeepEnsemble(network, members=3, seed=0)
 ensemble.fit(data.training.inputs, data.training.labels, epochs=4, progress=False)
@@ -30,9 +34,11 @@ ensemble.fit(data.training.inputs, data.training.labels, epochs=4, progress=Fals
 # Calibrate a rule
 # ----------------
 #
-# A *checkpoint* is a step at which the rule may stop. Calibration examples are labelled and used for nothing else. The *guarantee*: the
-# answer at the moment of stopping holds the true class with probability at least 0.9.
-scores = ensemble.score(x[calibration], y[calibration])  # what each member believes after every step
+# A *checkpoint* is a step at which the rule may stop. Calibration examples are labelled and used
+# for nothing else. The *guarantee*: the answer at the moment of stopping holds the true class with
+# probability at least 0.9.
+# what each member believes after every step
+scores = ensemble.score(x[calibration], y[calibration])
 rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 81), max_set_size=1).calibrate(scores)
 print(rule.guarantee)
 
@@ -40,15 +46,15 @@ print(rule.guarantee)
 # Decide, and compute no further
 # ------------------------------
 #
-# ``score`` computed all 80 steps. ``decide`` computes in chunks of a few steps and drops every input that has stopped.
+# ``score`` computed all 80 steps. ``decide`` computes in chunks of a few steps and drops every
+# input that has stopped.
 run = ensemble.decide(rule, x[new])
 result = ag.evaluate(run.decisions, y[new])
 print(f"coverage {result.coverage}, mean stop at step {result.latency} of 80")
 print(f"computed: {run.computed.mean():.1f} steps of 80")
 
-# %%
-# More checkpoints cost the guarantee nothing. They cost time where scores are not comparable over time: then temperatures help, which are
-# fitted on a third part of the data.
+# %% More checkpoints cost the guarantee nothing. They cost time where scores are not comparable
+# over time: then temperatures help, which are fitted on a third part of the data.
 tuning = ensemble.score(data.tuning.inputs, data.tuning.labels)
 tempered = ag.AgreeStop(0.9, range(1, 81), 1, risk=ag.TopMass.fit(tuning)).calibrate(scores)
 with_temperatures = ag.evaluate(tempered.decide(ensemble.score(x[new], y[new])), y[new])
@@ -62,7 +68,8 @@ ag.plot.compare({"AgreeStop": result, "with temperatures": with_temperatures}, t
 # One input, live
 # ---------------
 #
-# Push what the sensor reports in each step. The session computes that step and says when it is enough.
+# Push what the sensor reports in each step. The session computes that step and says when it is
+# enough.
 session = ensemble.live(rule)
 for frame in x[new[0]]:
     decision = session.push(frame=frame)
@@ -74,7 +81,8 @@ for frame in x[new[0]]:
 # Keep it
 # -------
 #
-# Members and rule are two files. The rule knows the members that it was calibrated with and refuses others.
+# Members and rule are two files. The rule knows the members that it was calibrated with and refuses
+# others.
 ensemble.save("members.safetensors")
 rule.save("digits.rule")
 again = ag.ensembles.load("members.safetensors").decide(ag.load_rule("digits.rule"), x[new[:5]])
@@ -84,5 +92,6 @@ print("the same decisions:", (again.decisions.stop_time == run.decisions.stop_ti
 # Where to go on
 # --------------
 #
-# Networks of snnTorch, SpikingJelly, Norse and sinabs: :doc:`/adapters`. How engines stop, and how fast they are: :doc:`/engines`. Real
-# event streams and the paper's rules: :doc:`/paper`. What goes wrong most often: :doc:`/mistakes`.
+# Networks of snnTorch, SpikingJelly, Norse and sinabs: :doc:`/adapters`. How engines stop, and how
+# fast they are: :doc:`/engines`. Real event streams and the paper's rules: :doc:`/paper`. What goes
+# wrong most often: :doc:`/mistakes`.

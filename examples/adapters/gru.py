@@ -29,13 +29,18 @@ def step(net, x_t, state):  # state: (layers, batch, hidden), None at first
 
 rng = np.random.default_rng(0)
 y = rng.integers(3, size=1000)
-x = (rng.random((1000, 60, 12)) < (0.06 + 0.10 * (np.arange(12) % 3 == y[:, None]))[:, None]).astype(np.float32)
-fitting, calibration, new = np.split(rng.permutation(1000), [600, 800])  # shuffled before they are divided
+x = (
+    rng.random((1000, 60, 12)) < (0.06 + 0.10 * (np.arange(12) % 3 == y[:, None]))[:, None]
+).astype(np.float32)
+# shuffled before they are divided
+fitting, calibration, new = np.split(rng.permutation(1000), [600, 800])
 nets = [Gru() for _ in range(3)]
 for net in nets:  # training as ever
     optimiser = torch.optim.Adam(net.parameters(), 0.02)
     for rows in np.split(rng.permutation(fitting), 10) * 3:
-        loss = torch.nn.functional.cross_entropy(net(torch.from_numpy(x[rows])).mT, torch.from_numpy(y[rows])[:, None].expand(-1, 60))
+        loss = torch.nn.functional.cross_entropy(
+            net(torch.from_numpy(x[rows])).mT, torch.from_numpy(y[rows])[:, None].expand(-1, 60)
+        )
         optimiser.zero_grad(), loss.backward(), optimiser.step()
 
 engine = ag.adapters.from_module(nets, step=step, batch_axis=1)
@@ -44,11 +49,14 @@ scores = engine.score(x[calibration], y[calibration], lengths=lengths[calibratio
 rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 61), max_set_size=1).calibrate(scores)
 run = engine.decide(rule, x[new], lengths=lengths[new])
 result = ag.evaluate(run.decisions, y[new])
-print(f"coverage {result.coverage:.3f}, {run.computed.mean():.1f} of {lengths[new].mean():.1f} steps computed")
+print(
+    f"coverage {result.coverage:.3f}, {run.computed.mean():.1f} of {lengths[new].mean():.1f} steps "
+    "computed"
+)
 
 # %%
 # Coverage by stopping time:
 ag.plot.coverage(result, target=0.9)
 
-# %%
-# The data above are simulated. Measured on real data: networks of the NIR paper that read Braille, see :doc:`/nir`.
+# %% The data above are simulated. Measured on real data: networks of the NIR paper that read
+# Braille, see :doc:`/nir`.

@@ -12,13 +12,18 @@ import agreestop as ag
 
 rng = np.random.default_rng(0)
 y = rng.integers(0, 3, 900)
-x = rng.random((900, 40, 12)) < np.where(np.arange(12) // 4 == y[:, None], 0.35, 0.1)[:, None]  # three kinds of touch, twelve sensors
-fitting, calibration, new = np.split(rng.permutation(900), [300, 600])  # shuffled before they are divided
+# three kinds of touch, twelve sensors
+x = rng.random((900, 40, 12)) < np.where(np.arange(12) // 4 == y[:, None], 0.35, 0.1)[:, None]
+# shuffled before they are divided
+fitting, calibration, new = np.split(rng.permutation(900), [300, 600])
 
 # someone's trained networks: here two of our own, as files
-neuron = ag.networks.Neuron(refractory_time=8.0)  # as the membrane time: NIR's CubaLIF has no refractory time of its own
+# as the membrane time: NIR's CubaLIF has no refractory time of its own
+neuron = ag.networks.Neuron(refractory_time=8.0)
 settings = ag.networks.FullyConnected((12,), classes=3, hidden=(32,), neuron=neuron)
-ours = ag.ensembles.DeepEnsemble(settings, members=2, device="cpu").fit(x[fitting], y[fitting], epochs=4, progress=False)
+ours = ag.ensembles.DeepEnsemble(settings, members=2, device="cpu").fit(
+    x[fitting], y[fitting], epochs=4, progress=False
+)
 for number, graph in enumerate(ag.adapters.to_nir(ours, dt=1e-3)):
     nir.write(f"member-{number}.nir", graph)
 
@@ -26,7 +31,9 @@ engine = ag.adapters.from_nir(["member-0.nir", "member-1.nir"], dt=1e-3, reset="
 print(engine.engine.reason)
 print(ag.adapters.compare(engine, ours.engine, x[calibration[:50]]))
 
-rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 41), max_set_size=1).calibrate(engine.score(x[calibration], y[calibration]))
+rule = ag.AgreeStop(target=0.9, checkpoints=range(1, 41), max_set_size=1).calibrate(
+    engine.score(x[calibration], y[calibration])
+)
 run = engine.decide(rule, x[new])
 result = ag.evaluate(run.decisions, y[new])
 print(f"coverage {result.coverage}, {run.computed.mean():.1f} of 40 steps computed")
@@ -35,5 +42,5 @@ print(f"coverage {result.coverage}, {run.computed.mean():.1f} of 40 steps comput
 # Coverage by stopping time:
 ag.plot.coverage(result, target=0.9)
 
-# %%
-# The data above are simulated. Measured on real data: networks of the NIR paper that read Braille, see :doc:`/nir`.
+# %% The data above are simulated. Measured on real data: networks of the NIR paper that read
+# Braille, see :doc:`/nir`.

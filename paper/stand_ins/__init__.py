@@ -1,4 +1,6 @@
-"""Simulated stand-ins for data sets of the paper that are not free to download, and where data sets are found."""
+"""Simulated stand-ins for data sets of the paper that are not free to download, and where data sets
+are found.
+"""
 
 from typing import Any
 

@@ -44,7 +44,9 @@ SHADING = 0.4  # how much darker a limb's edge is than its middle
 SHADOW_BLUR = 0.06  # metres over which a shadow's edge fades
 SWAY = (0.008, 0.4)  # metres and cycles per second
 
-TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("gesture_sim.toml").read_text("utf-8"))
+TABLE: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("gesture_sim.toml").read_text("utf-8")
+)
 
 
 @dataclass(frozen=True)
@@ -156,13 +158,17 @@ def joint_positions(person: Person, angles: Floats) -> Floats:
     return np.stack([shoulder, elbow, wrist, wrist + person.hand * forearm], axis=2)
 
 
-def render_frames(performance: Performance, times: ArrayLike, size: tuple[int, int]) -> Iterator[Floats]:
+def render_frames(
+    performance: Performance, times: ArrayLike, size: tuple[int, int]
+) -> Iterator[Floats]:
     """The intensities (H, W), from 0 to 1, at some times, one frame after the other."""
     moments = np.asarray(times, dtype=np.float64)
     joints = joint_positions(performance.person, joint_angles(performance, moments))
     # nobody stands quite still: the whole person leans to the right and to the left
     sway, pace = SWAY
-    joints[..., 0] += sway * np.sin(2 * np.pi * (pace * moments + performance.wander[2]))[:, None, None]
+    joints[..., 0] += (
+        sway * np.sin(2 * np.pi * (pace * moments + performance.wander[2]))[:, None, None]
+    )
     wall, light = _wall(performance, size), _lighting(performance.light, size)
     for joint in joints:
         image = wall.copy()
@@ -197,13 +203,17 @@ class _Capsule:
         radius, blur = self.radius * nearness.mean() * metre, max(self.blur * metre, 1.0)
         margin = radius + blur
         rows = slice(max(0, int(min(y, y_end) - margin)), max(0, int(max(y, y_end) + margin) + 2))
-        columns = slice(max(0, int(min(x, x_end) - margin)), max(0, int(max(x, x_end) + margin) + 2))
+        columns = slice(
+            max(0, int(min(x, x_end) - margin)), max(0, int(max(x, x_end) + margin) + 2)
+        )
         patch = image[rows, columns]
         down = np.arange(rows.start, rows.start + patch.shape[0])[:, None] - y
         right = np.arange(columns.start, columns.start + patch.shape[1]) - x
         length, fall = x_end - x, y_end - y
         squared = max(length**2 + fall**2, 1e-9)
-        along = np.minimum(np.maximum(right * (length / squared) + down * (fall / squared), 0.0), 1.0)
+        along = np.minimum(
+            np.maximum(right * (length / squared) + down * (fall / squared), 0.0), 1.0
+        )
         distance = np.sqrt((right - along * length) ** 2 + (down - along * fall) ** 2)
         cover = np.minimum(np.maximum((radius - distance) / blur + 0.5, 0.0), 1.0)
         tone = self.tone * (1.0 - SHADING * np.minimum(distance / radius, 1.0) ** 2)
@@ -227,7 +237,11 @@ def _body(person: Person, joint: Floats) -> list[_Capsule]:
     ]
     # upper arm, forearm, hand
     limbs = ((0.05, person.sleeve), (0.042, person.cuff), (0.046, person.skin))
-    arms = [_Capsule(arm[start : start + 2], radius * girth, tone) for arm in joint for start, (radius, tone) in enumerate(limbs)]
+    arms = [
+        _Capsule(arm[start : start + 2], radius * girth, tone)
+        for arm in joint
+        for start, (radius, tone) in enumerate(limbs)
+    ]
     return trunk + sorted(arms, key=lambda capsule: float(capsule.ends[:, 2].sum()))
 
 
@@ -243,18 +257,26 @@ def _wall(performance: Performance, size: tuple[int, int]) -> Floats:
     """A wall with faint broad stripes, which do not move."""
     down, right = np.arange(size[0])[:, None] / size[0], np.arange(size[1]) / size[1]
     first, second, *_ = performance.wander
-    stripes = np.sin(2 * np.pi * (3.1 * right + 0.7 * down + first)) * np.sin(2 * np.pi * (1.9 * down - 0.6 * right + second))
+    stripes = np.sin(2 * np.pi * (3.1 * right + 0.7 * down + first)) * np.sin(
+        2 * np.pi * (1.9 * down - 0.6 * right + second)
+    )
     return np.asarray(performance.wall * (1.0 + 0.15 * stripes))
 
 
 def _lighting(light: Light, size: tuple[int, int]) -> Floats:
     down, right = (np.arange(side) / side - 0.5 for side in size)
-    return np.asarray(np.minimum(light.level * (1.0 + light.slope[0] * down[:, None] + light.slope[1] * right), 1.0))
+    return np.asarray(
+        np.minimum(
+            light.level * (1.0 + light.slope[0] * down[:, None] + light.slope[1] * right), 1.0
+        )
+    )
 
 
 def _direction(lift: Floats, swing: Floats) -> Floats:
     """Unit vectors (moments, 2, 3) of one limb of both arms."""
-    return np.stack([SIDE * np.sin(lift) * np.cos(swing), -np.cos(lift), np.sin(lift) * np.sin(swing)], axis=2)
+    return np.stack(
+        [SIDE * np.sin(lift) * np.cos(swing), -np.cos(lift), np.sin(lift) * np.sin(swing)], axis=2
+    )
 
 
 def _arm(
@@ -280,7 +302,9 @@ def _clap(phase: Floats, performance: Performance) -> Arms:
     """The forearms swing in until the hands meet before the chest, and out again."""
     person, posture = performance.person, performance.person.posture
     upper_lift, upper_swing, lift, width = 0.55, 0.9, 1.75, 0.55
-    elbow = person.shoulders + person.upper_arm * np.sin(upper_lift + posture[0]) * np.cos(upper_swing + posture[1])
+    elbow = person.shoulders + person.upper_arm * np.sin(upper_lift + posture[0]) * np.cos(
+        upper_swing + posture[1]
+    )
     across = elbow / ((person.forearm + person.hand) * np.sin(lift + posture[2]))
     meet = np.arccos(-min(across, 1.0)) - posture[3]
     middle = (upper_lift, upper_swing, lift, meet - width * performance.reach, 0.0)
@@ -290,14 +314,18 @@ def _clap(phase: Floats, performance: Performance) -> Arms:
 
 def _point(phase: Floats, performance: Performance) -> Arms:
     """One arm, right or left, points aside and is drawn back."""
-    return _from_table("point right" if performance.wander[4] < 0.5 else "point left")(phase, performance)
+    return _from_table("point right" if performance.wander[4] < 0.5 else "point left")(
+        phase, performance
+    )
 
 
 def _wander(phase: Floats, performance: Performance) -> Arms:
     """Every joint swings around its middle with its own pace and phase."""
     pace, start = np.array(performance.wander[4:]).reshape(2, 2, 4)
     swings = np.sin((0.4 + 0.8 * pace) * phase[:, None, None] + 2 * np.pi * start)
-    values = np.array([1.0, 0.7, 1.7, 1.2]) + performance.reach * np.array([0.5, 0.5, 0.8, 0.8]) * swings
+    values = (
+        np.array([1.0, 0.7, 1.7, 1.2]) + performance.reach * np.array([0.5, 0.5, 0.8, 0.8]) * swings
+    )
     right, left = np.moveaxis(np.pad(values, ((0, 0), (0, 0), (0, 1))), 1, 0)
     return right, left
 

@@ -36,7 +36,13 @@ from agreestop.common import (
     is_integer,
     run_tasks,
 )
-from agreestop.events.camera.simulator import Purpose, Sensor, draw_uniforms, stream_keys, watch_frames
+from agreestop.events.camera.simulator import (
+    Purpose,
+    Sensor,
+    draw_uniforms,
+    stream_keys,
+    watch_frames,
+)
 from agreestop.events.container import Events
 from agreestop.events.data import (
     FOUND,
@@ -66,7 +72,9 @@ STEPS = 80
 SIZE = (128, 128)
 FRAME = 0.03  # seconds
 MOMENTS = 4  # steps of the camera in a frame
-SENSOR = Sensor(contrast=0.15, mismatch=0.03, refractory=1, leak=0.0002, shot_noise=0.0002, dark=0.1)
+SENSOR = Sensor(
+    contrast=0.15, mismatch=0.03, refractory=1, leak=0.0002, shot_noise=0.0002, dark=0.1
+)
 SIZES = (1_176, 120, 288)
 PEOPLE = (23, 6, 6)  # in the three parts; nobody is in two of them
 # a pixel makes at most two events in a frame, so the count of 8 × 8 pixels fits a byte
@@ -99,10 +107,14 @@ def simulate_gestures(
     """
     as_seed(seed)
     if not is_integer(downsample) or downsample not in DOWNSAMPLES:
-        raise InputError(f"downsample is {downsample!r}: give the side of a cell in pixels, 1, 2, 4 or 8.")
+        raise InputError(
+            f"downsample is {downsample!r}: give the side of a cell in pixels, 1, 2, 4 or 8."
+        )
     as_count(steps, "steps")
     as_count(workers, "workers")
-    numbers = [part * PART + np.arange(size, dtype=np.int64) for part, size in enumerate(as_sizes(sizes))]
+    numbers = [
+        part * PART + np.arange(size, dtype=np.int64) for part, size in enumerate(as_sizes(sizes))
+    ]
     make = partial(_watch_part, seed=seed, downsample=downsample, steps=steps, workers=workers)
     return make_splits("gesture-sim", numbers, make, GESTURES, progress, record=TABLE["record"])
 
@@ -151,12 +163,18 @@ def _uniform_draws(seed: int, number: int) -> Callable[[float, float], float]:
     """A function that draws a uniform number between two bounds, one after the other from the
     stream of one input or person.
     """
-    values = iter(draw_uniforms(stream_keys(seed, Purpose.PATH, [number]), 0, MOST_DRAWS)[0].tolist())
+    values = iter(
+        draw_uniforms(stream_keys(seed, Purpose.PATH, [number]), 0, MOST_DRAWS)[0].tolist()
+    )
     return lambda low, high: low + (high - low) * next(values)
 
 
-def _watch_part(numbers: Integers, done: Done, seed: int, downsample: int, steps: int, workers: int) -> Made:
-    labels = np.array([draw_performance(number, seed).gesture for number in numbers.tolist()], dtype=np.int64)
+def _watch_part(
+    numbers: Integers, done: Done, seed: int, downsample: int, steps: int, workers: int
+) -> Made:
+    labels = np.array(
+        [draw_performance(number, seed).gesture for number in numbers.tolist()], dtype=np.int64
+    )
     prepare = partial(_watcher, seed, downsample, steps)
     made = run_tasks(prepare, numbers.tolist(), workers, in_order=True)
     return join_rows((events for _, events in made), done), labels
@@ -169,7 +187,9 @@ def _watcher(seed: int, downsample: int, steps: int) -> Callable[[int], Events]:
 def _watch_one(number: int, seed: int, downsample: int, steps: int) -> Events:
     """The counts (1, steps, 2, H, W) of one input."""
     times = np.arange(steps * MOMENTS + 1) * (FRAME / MOMENTS)
-    pictures = (picture[None] for picture in render_frames(draw_performance(number, seed), times, SIZE))
+    pictures = (
+        picture[None] for picture in render_frames(draw_performance(number, seed), times, SIZE)
+    )
     events = watch_frames(pictures, SENSOR, seed, np.array([number]))
     height, width = SIZE[0] // downsample, SIZE[1] // downsample
     counts = np.empty((1, steps, 2, height, width), dtype=np.uint8)

@@ -1,4 +1,6 @@
-"""NIR graphs for the tests, and NIR's equations in plain numpy, node by node and step by step, in double precision."""
+"""NIR graphs for the tests, and NIR's equations in plain numpy, node by node and step by step, in
+double precision.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def weights(rng: np.random.Generator, *shape: int, spread: float = 0.6) -> Array
     return np.round(rng.normal(0.1, spread, shape) / UNIT) * UNIT
 
 
-def neurons(kind: str, shape: tuple[int, ...], rng: np.random.Generator, uniform: bool = False) -> Any:
+def neurons(
+    kind: str, shape: tuple[int, ...], rng: np.random.Generator, uniform: bool = False
+) -> Any:
     """Neurons with constants of their own: of each, or of all alike."""
 
     def between(low: float, high: float) -> Array:
@@ -34,13 +38,20 @@ def neurons(kind: str, shape: tuple[int, ...], rng: np.random.Generator, uniform
         given["tau"] = between(3e-3, 9e-3)
         given["r"] = between(3.0, 6.0)
     if kind.startswith("Cuba"):
-        given |= {"tau_mem": between(3e-3, 9e-3), "tau_syn": between(2e-3, 4e-3), "w_in": between(3.0, 5.0), "r": between(3.0, 6.0)}
+        given |= {
+            "tau_mem": between(3e-3, 9e-3),
+            "tau_syn": between(2e-3, 4e-3),
+            "w_in": between(3.0, 5.0),
+            "r": between(3.0, 6.0),
+        }
     if kind.endswith("F"):
         given |= {"v_threshold": between(0.7, 1.1), "v_reset": between(-0.2, 0.1)}
     return getattr(nir, kind)(**given)
 
 
-def convolve(x: Array, weight: Array, bias: Array, stride: Any, padding: Any, dilation: Any, groups: int) -> Array:
+def convolve(
+    x: Array, weight: Array, bias: Array, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Array:
     """A convolution of (channels, height, width) as explicit loops."""
     (out, each, high, wide), (down, right), (top, left) = weight.shape, stride, padding
     x = np.pad(x, ((0, 0), (top, top), (left, left)))
@@ -51,8 +62,13 @@ def convolve(x: Array, weight: Array, bias: Array, stride: Any, padding: Any, di
         first = channel // (out // groups) * each
         for row in range(height):
             for column in range(width):
-                rows, columns = row * down + dilation[0] * np.arange(high), column * right + dilation[1] * np.arange(wide)
-                found[channel, row, column] = (x[first : first + each][:, rows][:, :, columns] * weight[channel]).sum() + bias[channel]
+                rows, columns = (
+                    row * down + dilation[0] * np.arange(high),
+                    column * right + dilation[1] * np.arange(wide),
+                )
+                found[channel, row, column] = (
+                    x[first : first + each][:, rows][:, :, columns] * weight[channel]
+                ).sum() + bias[channel]
     return found
 
 
@@ -75,9 +91,19 @@ class Reference:
         if kind == "Threshold":
             return (x > node.threshold).astype(float)
         if kind == "Conv2d":
-            return convolve(x, node.weight, node.bias, node.stride, node.padding, node.dilation, node.groups)
+            return convolve(
+                x, node.weight, node.bias, node.stride, node.padding, node.dilation, node.groups
+            )
         if kind == "Conv1d":
-            flat = (x[:, None], node.weight[:, :, None], node.bias, (1, node.stride), (0, node.padding), (1, node.dilation), node.groups)
+            flat = (
+                x[:, None],
+                node.weight[:, :, None],
+                node.bias,
+                (1, node.stride),
+                (0, node.padding),
+                (1, node.dilation),
+                node.groups,
+            )
             return convolve(*flat)[:, 0]
         if kind in ("SumPool2d", "AvgPool2d"):
             high, wide = node.kernel_size
@@ -97,14 +123,20 @@ class Reference:
         if not kind.endswith("F"):
             return np.array(self.v)
         fired = self.v > node.v_threshold
-        after = {"graph": node.v_reset, "zero": 0.0, "subtract": self.v - node.v_threshold}[self.reset]
+        after = {"graph": node.v_reset, "zero": 0.0, "subtract": self.v - node.v_threshold}[
+            self.reset
+        ]
         self.v = np.where(fired, after, self.v)
         return fired.astype(float)
 
 
 def simulate(graph: Any, x: Array, dt: float = 1e-3, reset: str = "graph") -> Array:
     """Outputs (T, classes) of a chain of nodes for one input (T, ...)."""
-    parts = [Reference(node, dt, reset) for node in graph.nodes.values() if type(node).__name__ not in ("Input", "Output")]
+    parts = [
+        Reference(node, dt, reset)
+        for node in graph.nodes.values()
+        if type(node).__name__ not in ("Input", "Output")
+    ]
     found = []
     for frame in x.astype(float):
         value = frame

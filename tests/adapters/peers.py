@@ -1,4 +1,6 @@
-"""The other libraries, where they are installed. `make peers` installs them and sets AGREESTOP_PEERS, with which none may be missing."""
+"""The other libraries, where they are installed. `make peers` installs them and sets
+AGREESTOP_PEERS, with which none may be missing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ def library(name: str) -> Any:
     """A module of another library; the test is skipped if it is not installed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some warn of their own dependencies while they are imported
+            # some warn of their own dependencies while they are imported
+            warnings.simplefilter("ignore")
             return import_module(name)
     except ImportError:
         if os.environ.get("AGREESTOP_PEERS"):

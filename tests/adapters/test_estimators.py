@@ -1,4 +1,6 @@
-"""Early classifiers over scikit-learn's: the promise holds, a series is not shown to models after its stop, and conventions are kept."""
+"""Early classifiers over scikit-learn's: the promise holds, a series is not shown to models after
+its stop, and conventions are kept.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ NAMES = np.array(["falling", "flat", "rising"])
 def made(n: int, seed: int, steps: int = 20) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     rng = np.random.default_rng(seed)
     labels = rng.integers(3, size=n)
-    return np.cumsum(rng.normal(size=(n, steps)) + 0.7 * (labels[:, None] - 1), axis=1), NAMES[labels]
+    return np.cumsum(rng.normal(size=(n, steps)) + 0.7 * (labels[:, None] - 1), axis=1), NAMES[
+        labels
+    ]
 
 
 X, Y = made(300, 0)
@@ -41,7 +45,9 @@ NEW, TRUE = made(400, 1)
 
 
 class Counting(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Naive Bayes on the mean step of a prefix of any length; it counts the series that it is shown, by length."""
+    """Naive Bayes on the mean step of a prefix of any length; it counts the series that it is
+    shown, by length.
+    """
 
     def __init__(self, seen: dict[int, int] | None = None) -> None:
         self.seen = seen
@@ -63,14 +69,26 @@ def test_it_keeps_the_conventions_of_scikit_learn(estimator: Any, check: Any) ->
     check(estimator)
 
 
-@pytest.mark.parametrize("rule", ["agreestop", "stop-aware", "simultaneous", "spikecp", "fixed-time", partial(ag.AgreeStop, delta=0.2)])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "agreestop",
+        "stop-aware",
+        "simultaneous",
+        "spikecp",
+        "fixed-time",
+        partial(ag.AgreeStop, delta=0.2),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
 def test_every_rule_decides_as_on_scores_and_keeps_its_promise(rule: Any) -> None:
     early = EarlyClassifier(GaussianNB(), (2, 5, 10, 20), 0.85, rule=rule).fit(X, Y)
     decisions = early.decide(NEW)
     scores = early.scores(NEW, TRUE)
     same = early.rule_.decide(scores.log_confidence, scores.times)
-    assert np.array_equal(decisions.sets, same.sets) and np.array_equal(decisions.stop_time, same.stop_time)
+    assert np.array_equal(decisions.sets, same.sets) and np.array_equal(
+        decisions.stop_time, same.stop_time
+    )
     assert decisions.class_names == ("falling", "flat", "rising")
     result = ag.evaluate(decisions, scores)
     assert result.coverage > (0.85 if result.draw_range is None else result.draw_range[0])
@@ -81,7 +99,9 @@ def test_every_rule_decides_as_on_scores_and_keeps_its_promise(rule: Any) -> Non
 def test_the_promise_holds_on_average_over_seeds() -> None:
     covered = []
     for seed in range(30):
-        early = EarlyClassifier(GaussianNB(), (2, 5, 10, 20), 0.8, seed=seed, folds=0).fit(*made(150, seed + 100))
+        early = EarlyClassifier(GaussianNB(), (2, 5, 10, 20), 0.8, seed=seed, folds=0).fit(
+            *made(150, seed + 100)
+        )
         covered.append(ag.evaluate(early.decide(NEW), np.searchsorted(NAMES, TRUE)).coverage)
     assert np.mean(covered) > 0.8 - 4 * np.std(covered) / np.sqrt(30) - 0.02
 
@@ -99,7 +119,10 @@ def test_calibration_rows_fit_nothing_and_a_series_is_not_shown_after_its_stop()
         model.seen_.clear()
     decisions = early.decide(NEW)
     seen = [sum(model.seen_.values()) for model in early.models_]
-    assert seen == [int((decisions.stop_index >= index).sum()) for index in range(4)] and seen[3] < seen[0] == 400
+    assert (
+        seen == [int((decisions.stop_index >= index).sum()) for index in range(4)]
+        and seen[3] < seen[0] == 400
+    )
 
 
 def test_one_model_that_reads_prefixes_is_fitted_once_and_a_frozen_one_never() -> None:
@@ -116,7 +139,9 @@ def test_one_model_that_reads_prefixes_is_fitted_once_and_a_frozen_one_never() -
         pytest.raises(ag.InputError, match="the class 'flat', which y does not hold"),
         pytest.warns(ag.CalibrationWarning, match="was fitted before"),
     ):
-        EarlyClassifier(FrozenEstimator(fitted), 4, 0.8, one_model=True, folds=0).fit(X[Y != "flat"], Y[Y != "flat"])
+        EarlyClassifier(FrozenEstimator(fitted), 4, 0.8, one_model=True, folds=0).fit(
+            X[Y != "flat"], Y[Y != "flat"]
+        )
 
 
 def test_rows_that_calibrated_or_tuned_the_rule_cannot_be_evaluated() -> None:
@@ -146,11 +171,16 @@ def test_more_checkpoints_than_times_are_noted_and_a_warning_points_at_the_calle
 
 
 def test_a_series_that_the_data_hold_twice_fits_or_calibrates() -> None:
-    early = EarlyClassifier(GaussianNB(), 4, 0.8).fit(np.concatenate([X[:60], X[:60]]), np.tile(Y[:60], 2))
+    early = EarlyClassifier(GaussianNB(), 4, 0.8).fit(
+        np.concatenate([X[:60], X[:60]]), np.tile(Y[:60], 2)
+    )
     tuned: Any = early.rule_.rule.tuned
     assert early.rule_.n == 18 and len(np.unique(tuned.ids)) == 42 and len(tuned.ids) == 84
-    assert early.notes_ == ("60 series are copies of others: copies stay on one side, and calibrate once.",)
-    same = EarlyClassifier(DummyClassifier(), 4, 0.8).fit(np.ones((30, 20)), np.arange(30) % 2)  # nothing is left to tune on
+    assert early.notes_ == (
+        "60 series are copies of others: copies stay on one side, and calibrate once.",
+    )
+    # nothing is left to tune on
+    same = EarlyClassifier(DummyClassifier(), 4, 0.8).fit(np.ones((30, 20)), np.arange(30) % 2)
     assert same.rule_.rule.tuned is None and same.rule_.n == 9 and same.notes_ == ()
     assert EarlyClassifier(GaussianNB(), 4, 0.8).fit(X, Y).notes_ == ()
 
@@ -164,19 +194,29 @@ def covered(early: EarlyClassifier, series: Any, labels: Any) -> float:
 
 def divided_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: every row is divided by itself, as if it had no copy and no group."""
-    monkeypatch.setattr("agreestop.adapters.division._units", lambda series, groups: np.arange(len(series)))
-    monkeypatch.setattr("agreestop.adapters.division._first_copies", lambda ids, codes: np.ones(len(ids), bool))
+    monkeypatch.setattr(
+        "agreestop.adapters.division._units", lambda series, groups: np.arange(len(series))
+    )
+    monkeypatch.setattr(
+        "agreestop.adapters.division._first_copies", lambda ids, codes: np.ones(len(ids), bool)
+    )
 
 
 @pytest.mark.parametrize("control", [False, True])
-def test_the_promise_holds_where_every_series_comes_twice(control: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Means of 12 fits at a target of 0.9, errors up to 0.02: about 0.95, and 0.6 where copies may be on both sides."""
+def test_the_promise_holds_where_every_series_comes_twice(
+    control: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Means of 12 fits at a target of 0.9, errors up to 0.02: about 0.95, and 0.6 where copies may
+    be on both sides.
+    """
     if control:
         divided_by_row(monkeypatch)
     shares = []
     for seed in range(12):
         x, y = made(100, seed + 50)
-        early = EarlyClassifier(ByHeart(), (2, 20), 0.9, folds=0, seed=seed).fit(np.concatenate([x, x]), np.tile(y, 2))
+        early = EarlyClassifier(ByHeart(), (2, 20), 0.9, folds=0, seed=seed).fit(
+            np.concatenate([x, x]), np.tile(y, 2)
+        )
         shares.append(covered(early, NEW, TRUE))
     assert np.mean(shares) < 0.8 if control else np.mean(shares) > 0.9 - 0.03
 
@@ -186,7 +226,9 @@ class ByHeart(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> ByHeart:
         self.model_, self.classes_ = GaussianNB(var_smoothing=1e-2).fit(X, y), np.unique(y)
-        self.known_ = dict(zip(input_ids(X[:, None]).tolist(), np.searchsorted(self.classes_, y), strict=True))
+        self.known_ = dict(
+            zip(input_ids(X[:, None]).tolist(), np.searchsorted(self.classes_, y), strict=True)
+        )
         return self
 
     def predict_proba(self, X: Any) -> Any:
@@ -201,12 +243,18 @@ def windows(people: int, each: int, rng: np.random.Generator) -> tuple[Any, Any,
     """Windows of people who each move in a way of their own."""
     labels = rng.integers(3, size=(people, each))
     own = 2 * rng.normal(size=(people, 3, 20))
-    series = own[np.arange(people)[:, None], labels] + (labels[..., None] - 1.0) + 0.5 * rng.normal(size=(people, each, 20))
+    series = (
+        own[np.arange(people)[:, None], labels]
+        + (labels[..., None] - 1.0)
+        + 0.5 * rng.normal(size=(people, each, 20))
+    )
     return series.reshape(-1, 20), NAMES[labels.reshape(-1)], np.repeat(np.arange(people), each)
 
 
 def test_groups_stay_on_one_side_and_new_groups_are_warned_of() -> None:
-    """Windows of 20 people, tested on 40 new ones: 8 fits at a target of 0.9 cover more than 0.8 with groups, less than 0.7 without."""
+    """Windows of 20 people, tested on 40 new ones: 8 fits at a target of 0.9 cover more than 0.8
+    with groups, less than 0.7 without.
+    """
     shares: dict[bool, list[float]] = {True: [], False: []}
     for seed in range(8):
         rng = np.random.default_rng(seed)
@@ -215,11 +263,19 @@ def test_groups_stay_on_one_side_and_new_groups_are_warned_of() -> None:
         for known in (True, False):
             early = EarlyClassifier(KNeighborsClassifier(5), (5, 20), 0.9, folds=0, seed=seed)
             if known:
-                with pytest.warns(ag.CalibrationWarning, match="rows of one group are alike, so with 6"):
+                with pytest.warns(
+                    ag.CalibrationWarning, match="rows of one group are alike, so with 6"
+                ):
                     early.fit(x, y, groups=people)
-                assert early.notes_[0] == "The rows of 6 of the 20 groups calibrate, and those of the others fit the models."
+                assert early.notes_[0] == (
+                    "The rows of 6 of the 20 groups calibrate, and those of the others fit "
+                    "the models."
+                )
                 fitting = np.setdiff1d(np.arange(400), early.calibration_rows_)
-                assert not set(people[fitting]) & set(people[early.calibration_rows_]) and len(fitting) == 280
+                assert (
+                    not set(people[fitting]) & set(people[early.calibration_rows_])
+                    and len(fitting) == 280
+                )
             else:
                 early.fit(x, y)
             shares[known].append(covered(early, new, truth))
@@ -258,12 +314,16 @@ def rare(classes: int, n: int, rng: np.random.Generator, power: float) -> tuple[
     """Series of many classes, of which most are rare."""
     often = np.arange(1, classes + 1.0) ** -power
     labels = rng.choice(classes, p=often / often.sum(), size=n)
-    return 3 * np.random.default_rng(5).normal(size=(classes, 20))[labels] + rng.normal(size=(n, 20)), labels
+    return 3 * np.random.default_rng(5).normal(size=(classes, 20))[labels] + rng.normal(
+        size=(n, 20)
+    ), labels
 
 
 @pytest.mark.parametrize("rule", ["agreestop", "stop-aware", partial(ag.AgreeStop, delta=0.2)])
 def test_classes_that_were_not_met_count_as_misses(rule: Any) -> None:
-    """60 classes, 300 rows, target 0.85: means of 8 fits, errors of 0.01. A new class always misses."""
+    """60 classes, 300 rows, target 0.85: means of 8 fits, errors of 0.01. A new class always
+    misses.
+    """
     shares, counted = [], 0
     for seed in range(8):
         rng = np.random.default_rng(seed)
@@ -275,14 +335,21 @@ def test_classes_that_were_not_met_count_as_misses(rule: Any) -> None:
         shares.append(covered(early, *rare(60, 400, rng, 1.3)))
         if early.notes_:
             counted += 1
-            assert "are of classes that no fitting row has: they count as misses, as new classes will." in early.notes_[0]
+            assert (
+                "are of classes that no fitting row has: they count as misses, as new classes will."
+                in early.notes_[0]
+            )
             assert early.notes_[0] in early.rule_.guarantee and early.rule_.n < 90
-            assert early.rule_.rule.target > early.target and "at least 0.85" in early.rule_.guarantee
+            assert (
+                early.rule_.rule.target > early.target and "at least 0.85" in early.rule_.guarantee
+            )
     assert len(shares) > 4 and counted > 4 and np.mean(shares) > 0.85 - 0.03
 
 
 def test_a_promise_that_new_classes_break_is_refused() -> None:
-    """About 0.28 of new rows are of new classes: at a target of 0.9 the answers of 0.2 covered 0.72."""
+    """About 0.28 of new rows are of new classes: at a target of 0.9 the answers of 0.2 covered
+    0.72.
+    """
     rng = np.random.default_rng(0)
     x, y = rare(400, 300, rng, 1.0)
     with pytest.raises(ag.InputError, match=r"\d+ of the 90 calibration rows") as caught:
@@ -298,20 +365,30 @@ def test_promises_that_cannot_count_them_say_so() -> None:
     x, y = rare(60, 300, np.random.default_rng(1), 1.3)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        early = EarlyClassifier(GaussianNB(), (5, 20), 0.8, rule=partial(ag.AgreeStop, class_conditional=True), folds=0).fit(x, y)
-    assert any("no fitting row has, and the promise is about the others" in str(one.message) for one in said)
+        early = EarlyClassifier(
+            GaussianNB(), (5, 20), 0.8, rule=partial(ag.AgreeStop, class_conditional=True), folds=0
+        ).fit(x, y)
+    assert any(
+        "no fitting row has, and the promise is about the others" in str(one.message)
+        for one in said
+    )
     assert "the promise is about the others." in early.rule_.guarantee
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_model_that_was_fitted_before_is_warned_of(whole: bool) -> None:
-    """Its own rows calibrate a promise of 0.9 that new rows break: 0.66 is covered, an error of 0.03."""
+    """Its own rows calibrate a promise of 0.9 that new rows break: 0.66 is covered, an error of
+    0.03.
+    """
     (x, y), (new, truth) = made(300, 0, steps=4), made(400, 1, steps=4)
     model = FrozenEstimator(ByHeart().fit(x, y))
     estimator = model if whole else make_pipeline(FunctionTransformer(), model)
     with pytest.warns(ag.CalibrationWarning, match="the promise holds only if X holds none"):
         early = EarlyClassifier(estimator, (4,), 0.9, folds=0).fit(x, y)
-    assert early.notes_[-1].startswith("The estimator was fitted before") and covered(early, new, truth) < 0.8
+    assert (
+        early.notes_[-1].startswith("The estimator was fitted before")
+        and covered(early, new, truth) < 0.8
+    )
 
 
 def test_fitting_rows_are_known_in_scores_and_decisions() -> None:
@@ -335,14 +412,22 @@ def test_checkpoints_are_times_or_their_number_or_all() -> None:
     def times(checkpoints: Any) -> Any:
         return EarlyClassifier(GaussianNB(), checkpoints, 0.8, folds=0).fit(X, Y).checkpoints_
 
-    assert times((5, 20)) == (5, 20) and times(4) == (5, 10, 15, 20) and times(None) == tuple(range(1, 21)) == times(99)
+    assert (
+        times((5, 20)) == (5, 20)
+        and times(4) == (5, 10, 15, 20)
+        and times(None) == tuple(range(1, 21)) == times(99)
+    )
 
 
 def test_temperatures_come_from_rows_that_fit_the_models() -> None:
     early = EarlyClassifier(GaussianNB(), (5, 20), 0.8).fit(X, Y)
     tuned: Any = early.rule_.rule.tuned
     ids = input_ids(X)
-    assert tuned is not None and not set(tuned.ids.tolist()) & set(ids[early.calibration_rows_].tolist()) and len(tuned.ids) == 210
+    assert (
+        tuned is not None
+        and not set(tuned.ids.tolist()) & set(ids[early.calibration_rows_].tolist())
+        and len(tuned.ids) == 210
+    )
     assert EarlyClassifier(GaussianNB(), (5, 20), 0.8, folds=0).fit(X, Y).rule_.rule.tuned is None
 
 
@@ -363,15 +448,26 @@ def test_scikit_learn_clones_and_cross_validates_it() -> None:
         ({"calibration": 1.0}, "between 0 and 1"),
         ({"target": 2}, "target"),
         ({"folds": 1}, "give 2 or more, or 0"),
-        ({"estimator": RidgeClassifier()}, "estimator is a RidgeClassifier without predict_proba: give a classifier that has it"),
-        ({"rule": lambda target, times, size: 3}, "rule makes a int with other checkpoints than \\(5, 10, 15, 20\\)"),
-        ({"rule": lambda target, times, size: ag.AgreeStop(target, times[2:], size)}, "rule makes a AgreeStop with other checkpoints"),
+        (
+            {"estimator": RidgeClassifier()},
+            "estimator is a RidgeClassifier without predict_proba: give a classifier that has it",
+        ),
+        (
+            {"rule": lambda target, times, size: 3},
+            "rule makes a int with other checkpoints than \\(5, 10, 15, 20\\)",
+        ),
+        (
+            {"rule": lambda target, times, size: ag.AgreeStop(target, times[2:], size)},
+            "rule makes a AgreeStop with other checkpoints",
+        ),
         ({"folds": -1}, "give 2 or more, or 0"),
     ],
 )
 def test_wrong_settings_are_refused_in_a_sentence(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ag.InputError, match=words):
-        EarlyClassifier(**{"estimator": GaussianNB(), "checkpoints": 4, "target": 0.8, **settings}).fit(X, Y)
+        EarlyClassifier(
+            **{"estimator": GaussianNB(), "checkpoints": 4, "target": 0.8, **settings}
+        ).fit(X, Y)
 
 
 CHANGES: list[Any] = [
@@ -407,15 +503,27 @@ def test_series_and_labels_that_do_not_fit_are_refused() -> None:
 
 def test_what_is_not_answered_has_a_label_of_its_own() -> None:
     hard = X + np.random.default_rng(2).normal(size=X.shape) * 6
-    early = EarlyClassifier(GaussianNB(), 6, 0.9, at_end="abstain", abstain_label="unknown", folds=0).fit(hard, Y)
+    early = EarlyClassifier(
+        GaussianNB(), 6, 0.9, at_end="abstain", abstain_label="unknown", folds=0
+    ).fit(hard, Y)
     new = NEW + np.random.default_rng(3).normal(size=NEW.shape) * 6
     predicted, decisions = early.predict(new), early.decide(new)
-    assert ((predicted == "unknown") == ~decisions.answered).all() and 0.1 < decisions.answered.mean() < 0.95
+    assert (
+        (predicted == "unknown") == ~decisions.answered
+    ).all() and 0.1 < decisions.answered.mean() < 0.95
     result = ag.evaluate(decisions, TRUE)
-    assert result.wrong is not None and result.wrong == np.mean(decisions.answered & (predicted != TRUE)) and result.wrong.low < 0.1
+    assert (
+        result.wrong is not None
+        and result.wrong == np.mean(decisions.answered & (predicted != TRUE))
+        and result.wrong.low < 0.1
+    )
     assert "not answered" in early.rule_.guarantee
     made_by = partial(ag.AgreeStop, at_end="abstain")
-    assert EarlyClassifier(GaussianNB(), 6, 0.9, rule=made_by, abstain_label="?", folds=0).fit(hard, Y).rule_.rule.terms.abstains
+    assert (
+        EarlyClassifier(GaussianNB(), 6, 0.9, rule=made_by, abstain_label="?", folds=0)
+        .fit(hard, Y)
+        .rule_.rule.terms.abstains
+    )
 
 
 @pytest.mark.parametrize(

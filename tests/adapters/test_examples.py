@@ -14,16 +14,22 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "adapters").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples" / "adapters").glob("*.py")), ids=lambda path: path.stem
+)
 def test_an_example_runs_and_is_short(path: Path, tmp_path: Path) -> None:
     code = path.read_text(encoding="utf-8")
     assert len(code.partition("\n# %%")[0].splitlines()) <= 48
     nodes = list(ast.walk(ast.parse(code)))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    missing = sorted(name for name in {name.partition(".")[0] for name in names} if find_spec(name) is None)
+    missing = sorted(
+        name for name in {name.partition(".")[0] for name in names} if find_spec(name) is None
+    )
     if missing and not os.environ.get("AGREESTOP_PEERS"):
         pytest.skip(f"{', '.join(missing)} is not installed: `make peers` runs this example")
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert result.returncode == 0, result.stderr
     assert "coverage" in result.stdout

@@ -1,4 +1,6 @@
-"""Bad graphs and bad files: one sentence each, and nothing is read that a file only pretends to hold."""
+"""Bad graphs and bad files: one sentence each, and nothing is read that a file only pretends to
+hold.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def small(kind: str = "LIF") -> Any:
 def graph_of(nodes: dict[str, Any], edges: list[tuple[str, str]]) -> Any:
     """A graph whose types NIR itself would refuse."""
     made = small()
-    made.nodes, made.edges = {"input": nir.Input(np.array([3])), **nodes, "output": nir.Output(np.array([4]))}, edges
+    made.nodes, made.edges = (
+        {"input": nir.Input(np.array([3])), **nodes, "output": nir.Output(np.array([4]))},
+        edges,
+    )
     return made
 
 
@@ -41,7 +46,10 @@ def changed(**parameters: Any) -> Any:
 def test_a_file_is_as_the_graph_that_was_written(tmp_path: Path) -> None:
     graph = small("CubaLIF")
     nir.write(tmp_path / "small.nir", graph)
-    engines = [from_nir(source, dt=1e-3) for source in (graph, tmp_path / "small.nir", [str(tmp_path / "small.nir")])]
+    engines = [
+        from_nir(source, dt=1e-3)
+        for source in (graph, tmp_path / "small.nir", [str(tmp_path / "small.nir")])
+    ]
     assert len({engine.digest for engine in engines}) == 1
     assert compare(engines[0], engines[1], RNG.random((4, 20, 3)) < 0.5).equal
 
@@ -52,7 +60,14 @@ def loop(source: str, target: str) -> Any:
         "b": nir.Linear(weight=weights(RNG, 3, 3)),
         "c": nir.Linear(weight=weights(RNG, 4, 3)),
     }
-    edges = [("input", "a"), ("a", "b"), ("b", "c"), ("c", "lif"), ("lif", "output"), (source, target)]
+    edges = [
+        ("input", "a"),
+        ("a", "b"),
+        ("b", "c"),
+        ("c", "lif"),
+        ("lif", "output"),
+        (source, target),
+    ]
     return graph_of({**line, "lif": neurons("LIF", (4,), RNG)}, edges)
 
 
@@ -72,7 +87,10 @@ def unequal_sum() -> Any:
 
 def same_names() -> Any:
     inner = graph_of({"n": nir.IF(np.ones(3), np.ones(3))}, [("input", "n"), ("n", "output")])
-    return graph_of({"s": inner, "s.n": nir.IF(np.ones(3), np.ones(3))}, [("input", "s"), ("s", "s.n"), ("s.n", "output")])
+    return graph_of(
+        {"s": inner, "s.n": nir.IF(np.ones(3), np.ones(3))},
+        [("input", "s"), ("s", "s.n"), ("s.n", "output")],
+    )
 
 
 THROUGH_A = [("input", "a"), ("a", "output")]
@@ -82,7 +100,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "dt text": (lambda: from_nir(small(), dt="1e-3"), "dt is '1e-3'"),  # type: ignore[arg-type]
     "dt nan": (lambda: from_nir(small(), dt=float("nan")), "dt is nan"),
     "dt of another library": (lambda: from_nir(small(), dt=1e-1), "less than dt"),
-    "reset": (lambda: from_nir(small(), dt=1e-3, reset="hard"), "choose one of graph, zero, subtract"),
+    "reset": (
+        lambda: from_nir(small(), dt=1e-3, reset="hard"),
+        "choose one of graph, zero, subtract",
+    ),
     "resets": (lambda: from_nir([small()], dt=1e-3, reset=["graph", "zero"]), "one for each graph"),
     "engine": (lambda: from_nir(small(), dt=1e-3, engine="fused"), "choose one of auto"),
     "no graphs": (lambda: from_nir([], dt=1e-3), "holds no graph"),
@@ -91,23 +112,54 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "cycle without neurons": (lambda: from_nir(loop("b", "a"), dt=1e-3), "cycle without neurons"),
     "cycle at itself": (lambda: from_nir(loop("b", "b"), dt=1e-3), "cycle without neurons"),
     "no such node": (lambda: from_nir(loop("b", "z"), dt=1e-3), "'z', which is no node"),
-    "not connected": (lambda: from_nir(graph_of({"a": nir.IF(np.ones(4), np.ones(4))}, [("a", "output")])), "gets nothing from the Input"),
-    "two inputs": (lambda: from_nir(graph_of({"other": nir.Input(np.array([3]))}, [("input", "output")])), "2 Input nodes"),
+    "not connected": (
+        lambda: from_nir(graph_of({"a": nir.IF(np.ones(4), np.ones(4))}, [("a", "output")])),
+        "gets nothing from the Input",
+    ),
+    "two inputs": (
+        lambda: from_nir(graph_of({"other": nir.Input(np.array([3]))}, [("input", "output")])),
+        "2 Input nodes",
+    ),
     "no output": (lambda: from_nir(graph_of({}, [])), "gets nothing from the Input"),
-    "weights": (lambda: from_nir(graph_of({"a": nir.Linear(weight=np.ones((4, 5)))}, THROUGH_A)), "an input of shape"),
-    "neurons": (lambda: from_nir(graph_of({"a": nir.IF(np.ones(5), np.ones(5))}, THROUGH_A)), "'a'"),
+    "weights": (
+        lambda: from_nir(graph_of({"a": nir.Linear(weight=np.ones((4, 5)))}, THROUGH_A)),
+        "an input of shape",
+    ),
+    "neurons": (
+        lambda: from_nir(graph_of({"a": nir.IF(np.ones(5), np.ones(5))}, THROUGH_A)),
+        "'a'",
+    ),
     "tau zero": (lambda: from_nir(changed(tau_syn=np.zeros(4)), dt=1e-3), "less than dt"),
-    "tau nan": (lambda: from_nir(changed(tau_mem=np.full(4, np.nan)), dt=1e-3), "no finite numbers"),
-    "tau text": (lambda: from_nir(changed(tau_mem=np.array(["a"] * 4)), dt=1e-3), "no finite numbers"),
+    "tau nan": (
+        lambda: from_nir(changed(tau_mem=np.full(4, np.nan)), dt=1e-3),
+        "no finite numbers",
+    ),
+    "tau text": (
+        lambda: from_nir(changed(tau_mem=np.array(["a"] * 4)), dt=1e-3),
+        "no finite numbers",
+    ),
     "r missing": (lambda: from_nir(changed(r=None), dt=1e-3), "no valid 'r'"),
-    "threshold": (lambda: from_nir(changed(v_threshold=np.full(4, 1e300)), dt=1e-3), "float32 cannot hold"),
-    "classes": (lambda: from_nir([small("IF"), chain(nir.Linear(weight=np.ones((5, 3))), nir.IF(np.ones(5), np.ones(5)))]), "classes 4, 5"),
+    "threshold": (
+        lambda: from_nir(changed(v_threshold=np.full(4, 1e300)), dt=1e-3),
+        "float32 cannot hold",
+    ),
+    "classes": (
+        lambda: from_nir(
+            [small("IF"), chain(nir.Linear(weight=np.ones((5, 3))), nir.IF(np.ones(5), np.ones(5)))]
+        ),
+        "classes 4, 5",
+    ),
     "outputs": (lambda: from_nir([small("IF"), small("I")]), "spikes, logits"),
-    "shape": (lambda: from_nir(graph_of({"input": nir.Input(np.array([2**20, 2**20]))}, [("input", "output")])), "product"),
+    "shape": (
+        lambda: from_nir(
+            graph_of({"input": nir.Input(np.array([2**20, 2**20]))}, [("input", "output")])
+        ),
+        "product",
+    ),
     "pool": (lambda: from_nir(small_image()), "gives values of shape"),
     "same names": (lambda: from_nir(same_names()), "two nodes are called 's.n'"),
     "sums": (lambda: from_nir(unequal_sum()), "adds inputs of shapes"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -146,7 +198,9 @@ def elsewhere(node: Any) -> None:
     folder = Path(node.file.filename).parent
     (folder / "secret.bin").write_bytes(np.full((4, 3), 7.0, "f8").tobytes())
     del node["nodes/linear/weight"]
-    node["nodes/linear"].create_dataset("weight", (4, 3), "f8", external=[(str(folder / "secret.bin"), 0, 96)])
+    node["nodes/linear"].create_dataset(
+        "weight", (4, 3), "f8", external=[(str(folder / "secret.bin"), 0, 96)]
+    )
 
 
 def virtual(node: Any, file: str = ".") -> None:
@@ -171,16 +225,35 @@ FILES: dict[str, tuple[Callable[[Any], None], str]] = {
     "edges of three": (replace("edges", np.array([[b"a", b"b", b"c"]])), "edges have shape"),
     "another type": (replace("nodes/if/type", b"Spiker\x1b[2J"), "Spiker"),
     "not a graph": (replace("type", b"LIF"), "a NIRGraph is needed"),
-    "a soft link": (replace("nodes/if/r", h5py.SoftLink("/node/nodes/if/v_threshold")), "is a link"),
+    "a soft link": (
+        replace("nodes/if/r", h5py.SoftLink("/node/nodes/if/v_threshold")),
+        "is a link",
+    ),
     "another file": (replace("nodes/if", h5py.ExternalLink("/etc/passwd", "/")), "is a link"),
     "a soft link to nothing": (replace("nodes/if/r", h5py.SoftLink("/elsewhere/r")), "is a link"),
     "external storage": (elsewhere, "values of '/node/nodes/linear/weight' are in another file"),
     "a virtual data set": (virtual, "are a view of other data sets"),
     "a virtual data set of another file": (virtual_elsewhere, "are a view of other data sets"),
-    "a group": (lambda node: (node["nodes/if"].pop("r"), node["nodes/if"].create_group("r"))[0], "is a group"),
+    "a group": (
+        lambda node: (node["nodes/if"].pop("r"), node["nodes/if"].create_group("r"))[0],
+        "is a group",
+    ),
     "a loop of groups": (loop_of_groups, "levels deep"),
-    "a weight that is not there": (replace("nodes/linear/weight", None, shape=(2**20, 2**20), dtype="f8", chunks=(64, 64)), "declares"),
-    "many zeros": (replace("nodes/linear/weight", None, shape=(2**14, 2**12), dtype="f4", chunks=(64, 64), compression="gzip"), "declares"),
+    "a weight that is not there": (
+        replace("nodes/linear/weight", None, shape=(2**20, 2**20), dtype="f8", chunks=(64, 64)),
+        "declares",
+    ),
+    "many zeros": (
+        replace(
+            "nodes/linear/weight",
+            None,
+            shape=(2**14, 2**12),
+            dtype="f4",
+            chunks=(64, 64),
+            compression="gzip",
+        ),
+        "declares",
+    ),
     "an empty weight": (replace("nodes/linear/weight", np.zeros((0, 3))), "no finite numbers"),
     "complex": (replace("nodes/if/r", np.ones(4, complex)), "no finite numbers"),
 }

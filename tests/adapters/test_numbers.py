@@ -1,4 +1,6 @@
-"""Modules that give a centre and a scale: scores become Numbers, and engines stop computing where an IntervalStop stops."""
+"""Modules that give a centre and a scale: scores become Numbers, and engines stop computing where
+an IntervalStop stops.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ def test_an_engine_stops_where_the_intervals_of_its_numbers_are_narrow(output: s
         pair, after = module(x_t, state)
         return torch.stack([pair[:, 0] - pair[:, 1], pair[:, 0] + pair[:, 1]], dim=1), after
 
-    engine = ag.adapters.from_module([RunningMean(-0.1), RunningMean(0.1)], output=output, step=ends if output == "ends" else None)
+    engine = ag.adapters.from_module(
+        [RunningMean(-0.1), RunningMean(0.1)],
+        output=output,
+        step=ends if output == "ends" else None,
+    )
     numbers = engine.numbers(x[:150], truth[:150])
     assert isinstance(numbers, ag.Numbers) and numbers.has_ends == (output == "ends")
     rule = ag.IntervalStop(0.9, max_width=1.5).calibrate(numbers)

@@ -1,4 +1,6 @@
-"""Early regressors over scikit-learn's: intervals hold the true number as promised, and models see no series after its stop."""
+"""Early regressors over scikit-learn's: intervals hold the true number as promised, and models see
+no series after its stop.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def test_rows_that_fitted_are_refused_and_people_stay_apart() -> None:
         ag.evaluate(early.decide(X), Y)
     people = np.arange(400) // 8
     early = EarlyRegressor(Ridge(), TIMES, 0.8, max_width=1.5).fit(X, Y, people=people)
-    assert set(people[early.calibration_rows_]) < set(people) and "new person" in early.rule_.guarantee
+    assert (
+        set(people[early.calibration_rows_]) < set(people) and "new person" in early.rule_.guarantee
+    )
     with pytest.raises(ag.InputError, match="people"):
         ag.evaluate(early.decide(NEW[:400]), TRUE[:400], people=people)
 
@@ -102,7 +106,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no width": ({}, "max_width"),
     "no estimator": ({"estimator": "ridge", "max_width": 1.0}, "estimator is 'ridge'"),
     "three estimators": ({"estimator": (Ridge(), Ridge(), Ridge()), "max_width": 1.0}, "3 parts"),
-    "a scale twice": ({"estimator": BayesianRidge(), "scale_estimator": Ridge(), "max_width": 1.0}, "scale_estimator"),
+    "a scale twice": (
+        {"estimator": BayesianRidge(), "scale_estimator": Ridge(), "max_width": 1.0},
+        "scale_estimator",
+    ),
     "one fold": ({"folds": 1, "max_width": 1.0}, "folds is 1"),
     "a time after the end": ({"checkpoints": (5, 30), "max_width": 1.0}, "checkpoints"),
 }
@@ -112,4 +119,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_settings_are_refused(case: str) -> None:
     given, match = BAD[case]
     with pytest.raises(ag.InputError, match=match):
-        EarlyRegressor(**{"estimator": Ridge(), "checkpoints": TIMES, "target": 0.9, **given}).fit(X, Y)
+        EarlyRegressor(**{"estimator": Ridge(), "checkpoints": TIMES, "target": 0.9, **given}).fit(
+            X, Y
+        )

@@ -1,4 +1,6 @@
-"""Networks of snnTorch, SpikingJelly, Norse and sinabs: the libraries' own outputs, really stopped, and no state that leaks."""
+"""Networks of snnTorch, SpikingJelly, Norse and sinabs: the libraries' own outputs, really stopped,
+and no state that leaks.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,10 @@ def stepped(network: Any, x: Tensor) -> list[Any]:
 
 def snn_hidden() -> nn.Module:
     snn = library("snntorch")
-    first, last = snn.Leaky(beta=0.8, init_hidden=True), snn.Synaptic(alpha=0.5, beta=0.8, init_hidden=True, output=True)
+    first, last = (
+        snn.Leaky(beta=0.8, init_hidden=True),
+        snn.Synaptic(alpha=0.5, beta=0.8, init_hidden=True, output=True),
+    )
     return nn.Sequential(linear(SENSORS, HIDDEN, 3), first, linear(HIDDEN, CLASSES, 3), last)
 
 
@@ -78,7 +83,11 @@ class SnnByHand(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last, self.neuron = linear(SENSORS, CLASSES, 4), linear(CLASSES, CLASSES, 4), library("snntorch").Leaky(beta=0.7)
+        self.first, self.last, self.neuron = (
+            linear(SENSORS, CLASSES, 4),
+            linear(CLASSES, CLASSES, 4),
+            library("snntorch").Leaky(beta=0.7),
+        )
 
     def forward(self, x: Tensor, first: Any, last: Any) -> tuple[Any, ...]:
         spikes, first = self.neuron(self.first(x), first)
@@ -102,14 +111,19 @@ class SnnLoop(nn.Module):
         super().__init__()
         snn = library("snntorch")
         self.first, self.last = linear(SENSORS, HIDDEN, 3), linear(HIDDEN, CLASSES, 4)
-        self.middle, self.end = snn.Alpha(alpha=0.9, beta=0.7), snn.RLeaky(beta=0.8, linear_features=CLASSES)
+        self.middle, self.end = (
+            snn.Alpha(alpha=0.9, beta=0.7),
+            snn.RLeaky(beta=0.8, linear_features=CLASSES),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         excited, inhibited, potential = self.middle.init_alpha()
         spikes, read_out = self.end.init_rleaky()
         outputs = []
         for step in range(x.shape[0]):
-            found, excited, inhibited, potential = self.middle(self.first(x[step]), excited, inhibited, potential)
+            found, excited, inhibited, potential = self.middle(
+                self.first(x[step]), excited, inhibited, potential
+            )
             spikes, read_out = self.end(self.last(found), spikes, read_out)
             outputs.append(spikes)
         return torch.stack(outputs)
@@ -121,7 +135,12 @@ class SnnLoop(nn.Module):
 def jelly(mode: str) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         neuron = library("spikingjelly.activation_based.neuron")
-        network = nn.Sequential(linear(SENSORS, HIDDEN, 4), neuron.LIFNode(), linear(HIDDEN, CLASSES, 5), neuron.ParametricLIFNode())
+        network = nn.Sequential(
+            linear(SENSORS, HIDDEN, 4),
+            neuron.LIFNode(),
+            linear(HIDDEN, CLASSES, 5),
+            neuron.ParametricLIFNode(),
+        )
         library("spikingjelly.activation_based.functional").set_step_mode(network, mode)
         return network
 
@@ -140,7 +159,9 @@ def jelly_full(network: nn.Module, x: Tensor) -> Tensor:
 
 def norse_cells() -> nn.Module:
     norse = library("norse.torch")
-    return norse.SequentialState(linear(SENSORS, HIDDEN, 60), norse.LIFCell(), linear(HIDDEN, CLASSES, 80), norse.LIFCell())
+    return norse.SequentialState(
+        linear(SENSORS, HIDDEN, 60), norse.LIFCell(), linear(HIDDEN, CLASSES, 80), norse.LIFCell()
+    )
 
 
 def norse_cells_full(network: Any, x: Tensor) -> Tensor:
@@ -153,7 +174,12 @@ def norse_cells_full(network: Any, x: Tensor) -> Tensor:
 
 def norse_in_time() -> nn.Module:
     norse = library("norse.torch")
-    return norse.SequentialState(norse.Lift(linear(SENSORS, HIDDEN, 60)), norse.LIF(), linear(HIDDEN, CLASSES, 40), norse.LI())
+    return norse.SequentialState(
+        norse.Lift(linear(SENSORS, HIDDEN, 60)),
+        norse.LIF(),
+        linear(HIDDEN, CLASSES, 40),
+        norse.LI(),
+    )
 
 
 class NorseLoop(nn.Module):
@@ -162,7 +188,11 @@ class NorseLoop(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         norse = library("norse.torch")
-        self.first, self.middle, self.end = linear(SENSORS, HIDDEN, 40), norse.LIFRecurrentCell(HIDDEN, HIDDEN), norse.LIFCell()
+        self.first, self.middle, self.end = (
+            linear(SENSORS, HIDDEN, 40),
+            norse.LIFRecurrentCell(HIDDEN, HIDDEN),
+            norse.LIFCell(),
+        )
         self.last = linear(HIDDEN, CLASSES, 80)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -180,13 +210,23 @@ class NorseLoop(nn.Module):
 
 def sinabs_layers() -> nn.Module:
     layers = library("sinabs.layers")
-    return nn.Sequential(linear(SENSORS, HIDDEN, 6), layers.LIF(tau_mem=8.0), linear(HIDDEN, CLASSES, 3), layers.IAF())
+    return nn.Sequential(
+        linear(SENSORS, HIDDEN, 6),
+        layers.LIF(tau_mem=8.0),
+        linear(HIDDEN, CLASSES, 3),
+        layers.IAF(),
+    )
 
 
 def sinabs_squeezed() -> nn.Module:
     layers = library("sinabs.layers")
     last = layers.LIFSqueeze(tau_mem=8.0, tau_syn=4.0, batch_size=7)
-    network = nn.Sequential(linear(SENSORS, HIDDEN, 2), layers.IAFSqueeze(batch_size=7), linear(HIDDEN, CLASSES, 9), last)
+    network = nn.Sequential(
+        linear(SENSORS, HIDDEN, 2),
+        layers.IAFSqueeze(batch_size=7),
+        linear(HIDDEN, CLASSES, 9),
+        last,
+    )
     return library("sinabs").network.Network(spiking_model=network)
 
 
@@ -203,7 +243,12 @@ def sinabs_squeezed_full(network: Any, x: Tensor) -> Tensor:
 def sinabs_recurrent() -> nn.Module:
     layers = library("sinabs.layers")
     middle = layers.LIFRecurrent(tau_mem=8.0, rec_connect=nn.Linear(HIDDEN, HIDDEN))
-    return nn.Sequential(linear(SENSORS, HIDDEN, 6), middle, linear(HIDDEN, CLASSES, 30), layers.ALIF(tau_mem=8.0, tau_adapt=9.0))
+    return nn.Sequential(
+        linear(SENSORS, HIDDEN, 6),
+        middle,
+        linear(HIDDEN, CLASSES, 30),
+        layers.ALIF(tau_mem=8.0, tau_adapt=9.0),
+    )
 
 
 def sinabs_full(network: nn.Module, x: Tensor) -> Tensor:
@@ -217,7 +262,9 @@ class SinabsUnflattened(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layers = library("sinabs.layers")
-        self.network = nn.Sequential(layers.FlattenTime(), linear(SENSORS, CLASSES, 6), layers.UnflattenTime(7), layers.IAF())
+        self.network = nn.Sequential(
+            layers.FlattenTime(), linear(SENSORS, CLASSES, 6), layers.UnflattenTime(7), layers.IAF()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.network(x)
@@ -238,9 +285,16 @@ def in_time(network: nn.Module, x: Tensor) -> Tensor:
 
 
 CASES = {
-    "snntorch hidden": Case("snntorch", snn_hidden, lambda net, x: torch.stack([one[0] for one in snn_hidden_full(net, x)], 1)),
+    "snntorch hidden": Case(
+        "snntorch",
+        snn_hidden,
+        lambda net, x: torch.stack([one[0] for one in snn_hidden_full(net, x)], 1),
+    ),
     "snntorch potentials": Case(
-        "snntorch", snn_hidden, lambda net, x: torch.stack([one[-1] for one in snn_hidden_full(net, x)], 1), {"output": "logits"}
+        "snntorch",
+        snn_hidden,
+        lambda net, x: torch.stack([one[-1] for one in snn_hidden_full(net, x)], 1),
+        {"output": "logits"},
     ),
     "snntorch by hand": Case("snntorch", SnnByHand, snn_by_hand_full),
     "snntorch loop": Case("snntorch", SnnLoop, in_time, {"time_axis": 0}),
@@ -252,7 +306,9 @@ CASES = {
     "sinabs": Case("sinabs", sinabs_layers, sinabs_full),
     "sinabs squeezed": Case("sinabs", sinabs_squeezed, sinabs_squeezed_full),
     "sinabs recurrent": Case("sinabs", sinabs_recurrent, sinabs_full),
-    "sinabs unflattened": Case("sinabs", SinabsUnflattened, sinabs_unflattened_full, {"time_axis": 1}),
+    "sinabs unflattened": Case(
+        "sinabs", SinabsUnflattened, sinabs_unflattened_full, {"time_axis": 1}
+    ),
 }
 
 
@@ -283,22 +339,41 @@ def test_read_outs_are_those_of_the_library(case: Case) -> None:
     scores = case.engine(networks).score(x)
     assert scores.log_confidence.shape == (9, STEPS, 2, CLASSES)
     for member, network in enumerate(networks):
-        expected, found = ag.log_confidence(evidence(case, network, x)[:, :, None]), scores.log_confidence[:, :, member : member + 1]
-        assert np.array_equal(found, expected) if case.spikes else np.allclose(found, expected, atol=1e-5)
+        expected, found = (
+            ag.log_confidence(evidence(case, network, x)[:, :, None]),
+            scores.log_confidence[:, :, member : member + 1],
+        )
+        assert (
+            np.array_equal(found, expected)
+            if case.spikes
+            else np.allclose(found, expected, atol=1e-5)
+        )
 
 
 def test_decisions_are_those_on_full_scores_and_cost_less(case: Case) -> None:
-    engine, rule = case.engine(case.networks()), ag.AgreeStop(target=0.7, checkpoints=range(1, STEPS + 1), max_set_size=1)
+    engine, rule = (
+        case.engine(case.networks()),
+        ag.AgreeStop(target=0.7, checkpoints=range(1, STEPS + 1), max_set_size=1),
+    )
     calibrated = rule.calibrate(engine.score(inputs(60)), labels="final")
     new = inputs(40, 1)
-    run, expected = engine.decide(calibrated, new, batch_size=17), calibrated.decide(engine.score(new))
-    assert np.array_equal(run.decisions.stop_index, expected.stop_index) and np.array_equal(run.decisions.sets, expected.sets)
-    assert (run.computed == np.minimum(8 * -(-run.decisions.stop_time // 8), STEPS)).all()  # whole chunks of 8 steps
+    run, expected = (
+        engine.decide(calibrated, new, batch_size=17),
+        calibrated.decide(engine.score(new)),
+    )
+    assert np.array_equal(run.decisions.stop_index, expected.stop_index) and np.array_equal(
+        run.decisions.sets, expected.sets
+    )
+    assert (
+        run.computed == np.minimum(8 * -(-run.decisions.stop_time // 8), STEPS)
+    ).all()  # whole chunks of 8 steps
     assert run.computed.mean() < STEPS
 
 
 def test_no_input_meets_the_state_of_another(case: Case) -> None:
-    """Inputs in turn and alone, in batches of other sizes, and two live inputs step by step in turn."""
+    """Inputs in turn and alone, in batches of other sizes, and two live inputs step by step in
+    turn.
+    """
     networks = case.networks()
     engine, x = case.engine(networks), inputs(6)
     together = engine.score(x).log_confidence
@@ -320,12 +395,17 @@ def test_a_network_is_left_as_it_was(case: Case) -> None:
     used = engine.score(inputs(5, 1))
     assert used.ensemble_digest == digest == engine.digest == case.engine(case.networks()).digest
     assert np.array_equal(evidence(case, networks[0], x), before)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in networks[0].modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in networks[0].modules()
+    )
 
 
 def test_an_input_that_ends_early_keeps_its_last_read_out(case: Case) -> None:
     engine, x = case.engine(case.networks()), inputs(4)
-    found, whole = engine.score(x, lengths=[3, 16, 9, 3]).log_confidence, engine.score(x).log_confidence
+    found, whole = (
+        engine.score(x, lengths=[3, 16, 9, 3]).log_confidence,
+        engine.score(x).log_confidence,
+    )
     for row, length in enumerate([3, 16, 9, 3]):
         assert np.allclose(found[row, :length], whole[row, :length], atol=1e-5)
         assert (found[row, length:] == found[row, length - 1]).all()
@@ -374,8 +454,13 @@ class ResetFirst(nn.Module):
         return torch.stack([self.network(x_t)[0] for x_t in x]) if self._loop else self.network(x)
 
 
-@pytest.mark.parametrize(("adapter", "build", "reset"), [("snntorch", snn_hidden, snn_reset), ("spikingjelly", jelly("m"), jelly_reset)])
-def test_a_warning_says_that_steps_at_once_give_something_else(adapter: str, build: Any, reset: Any) -> None:
+@pytest.mark.parametrize(
+    ("adapter", "build", "reset"),
+    [("snntorch", snn_hidden, snn_reset), ("spikingjelly", jelly("m"), jelly_reset)],
+)
+def test_a_warning_says_that_steps_at_once_give_something_else(
+    adapter: str, build: Any, reset: Any
+) -> None:
     library(adapter)
     network = ResetFirst(build(), reset(), adapter == "snntorch")
     engine = getattr(ag.adapters, f"from_{adapter}")([network], time_axis=0)
@@ -389,7 +474,11 @@ def test_a_potential_that_the_network_keeps_itself_is_refused() -> None:
     class Keeping(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.neuron, self.mem = linear(SENSORS, CLASSES, 3), snn.Leaky(beta=0.8), torch.zeros(())
+            self.first, self.neuron, self.mem = (
+                linear(SENSORS, CLASSES, 3),
+                snn.Leaky(beta=0.8),
+                torch.zeros(()),
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             spikes, self.mem = self.neuron(self.first(x), self.mem)

@@ -33,4 +33,6 @@ def test_the_bare_loop_computes_what_the_engine_does(kind: type[Any]) -> None:
     modules = [kind().eval() for _ in range(2)]
     x = np.random.default_rng(0).random((3, 5, adapters.SENSORS), np.float32)
     outputs = ag.adapters.from_module(modules).engine.begin(x).advance(5)
-    assert np.array_equal(outputs, adapters.bare_loop(modules, torch.from_numpy(x)).permute(2, 1, 0, 3).numpy())
+    assert np.array_equal(
+        outputs, adapters.bare_loop(modules, torch.from_numpy(x)).permute(2, 1, 0, 3).numpy()
+    )

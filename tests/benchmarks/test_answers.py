@@ -24,8 +24,19 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("answers") / "simulated.jsonl"
     lines = []
     for number, ease in enumerate(rng.beta(2.0, 0.4, size=1300)):
-        samples = np.where(rng.random(12) < ease, "7", rng.integers(5, size=12).astype(str)).tolist()
-        lines.append(json.dumps({"id": number, "gold": "7", "answers": samples, "tokens": rng.integers(50, 150, size=12).tolist()}))
+        samples = np.where(
+            rng.random(12) < ease, "7", rng.integers(5, size=12).astype(str)
+        ).tolist()
+        lines.append(
+            json.dumps(
+                {
+                    "id": number,
+                    "gold": "7",
+                    "answers": samples,
+                    "tokens": rng.integers(50, 150, size=12).tolist(),
+                }
+            )
+        )
     path.write_text("\n".join(lines))
     return path
 
@@ -35,7 +46,12 @@ def test_published_rules_stop_where_they_should(file: Path) -> None:
     stops = bench.peers(Replay.of(answers))
     assert stops["adaptive consistency"].tolist() == [3, 6, 9]  # 0.031 at 4 to 0, 0.035 at 6 to 1
     assert stops["windows of 5"].tolist() == [4, 9, 9]
-    assert stops["lead of 3"].tolist() == stops["SPRT"].tolist() == stops["mSPRT"].tolist() == [2, 4, 9]
+    assert (
+        stops["lead of 3"].tolist()
+        == stops["SPRT"].tolist()
+        == stops["mSPRT"].tolist()
+        == [2, 4, 9]
+    )
     ratios = bench.log_ratio_msprt(np.array([3, 0]), np.array([0, 0]))
     assert ratios[1] == pytest.approx(0.0, abs=1e-7)
     # the mean of (2p)^3 under the prior, p - 1/2 half normal with variance 1/(8 · 10^6)
@@ -50,13 +66,18 @@ def test_agreement_is_near_every_target(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_promise_is_kept_and_few_samples_more_than_the_best_threshold_are_taken(file: Path, tmp_path: Path) -> None:
+def test_the_promise_is_kept_and_few_samples_more_than_the_best_threshold_are_taken(
+    file: Path, tmp_path: Path
+) -> None:
     record = bench.run_answers(file, 4, tmp_path / "answers.json", lambda what, share: None)
     assert json.loads((tmp_path / "answers.json").read_text())["records"] == record["records"]
     assert (tmp_path / "answers.png").stat().st_size > 10_000
     found = {(one["rule"], one.get("target")): one for one in record["records"]}
     for target in bench.TARGETS:
-        ours, best = found["ours, Beta criterion", target], found["clairvoyant, Beta criterion", target]
+        ours, best = (
+            found["ours, Beta criterion", target],
+            found["clairvoyant, Beta criterion", target],
+        )
         assert abs(ours["agreement"]["mean"] - target) < 0.02
         assert best["agreement"]["mean"] >= target
         assert ours["samples"]["mean"] < 1.4 * best["samples"]["mean"]

@@ -1,4 +1,6 @@
-"""The deep benchmark at tiny sizes: rules in which members join keep the promise of the others with less work, and records are complete."""
+"""The deep benchmark at tiny sizes: rules in which members join keep the promise of the others with
+less work, and records are complete.
+"""
 
 from __future__ import annotations
 
@@ -44,46 +46,75 @@ def test_members_that_join_are_asked_at_the_end_and_chosen_by_their_work() -> No
     rule = joining_rule(plain, scores, 150)
     assert isinstance(rule.checkpoints, ag.Schedule)
     first = rule.checkpoints.members[0]
-    assert rule.checkpoints.looks[-1] == (STEPS, members) and set(rule.checkpoints.members[:-1]) == {first}
+    assert rule.checkpoints.looks[-1] == (STEPS, members) and set(
+        rule.checkpoints.members[:-1]
+    ) == {first}
     assert len(rule.checkpoints) == STEPS + 1 and 1 <= first < members
     works = []
     for count in range(1, members):
         looks = [*((time, count) for time in range(1, STEPS + 1)), (STEPS, members)]
-        works.append(ag.repeat_splits(replace(plain, checkpoints=ag.Schedule(looks)), scores, n_calibration=150).work)
+        works.append(
+            ag.repeat_splits(
+                replace(plain, checkpoints=ag.Schedule(looks)), scores, n_calibration=150
+            ).work
+        )
     assert first == 1 + int(np.argmin(np.array(works, dtype=float)))
 
 
 @pytest.mark.parametrize(("device", "side"), [("cpu", 16), ("cuda", 128)])
-def test_gestures_are_simulated_once(device: str, side: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deep_cases, "simulate_gestures", lambda downsample, workers: simulate_gestures(0, (3, 2, 2), downsample))
+def test_gestures_are_simulated_once(
+    device: str, side: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        deep_cases,
+        "simulate_gestures",
+        lambda downsample, workers: simulate_gestures(0, (3, 2, 2), downsample),
+    )
     case = deep_cases.gestures(device, tmp_path)
     monkeypatch.setattr(deep_cases, "simulate_gestures", pytest.fail)
     again = deep_cases.gestures(device, tmp_path)
-    assert case.training.shape == (3, STEPS, 2, side, side) and len(case.tuning) == len(case.pool) == len(case.truth) == 2
+    assert (
+        case.training.shape == (3, STEPS, 2, side, side)
+        and len(case.tuning) == len(case.pool) == len(case.truth) == 2
+    )
     np.testing.assert_array_equal(again.training, case.training)
     np.testing.assert_array_equal(again.labels, case.labels)
     assert case.config.input_shape == (2, side, side) and case.training.any()
 
 
 @pytest.mark.slow
-def test_every_workload_of_a_case_is_recorded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_workload_of_a_case_is_recorded(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(deep, "REPEATS", 1)
     case, notes = tiny_case(), list[str]()
     network = deep_cases.members_of(case, "cpu", tmp_path, lambda _: None)
     assert isinstance(network, SpikingNetwork) and network.members == 2
     again = deep_cases.members_of(case, "cpu", tmp_path, pytest.fail)  # read, not trained
-    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True)
+    )
     prepared = prepare(case, network, "cpu", notes.append)
     assert prepared.joining is not None and prepared.joining.calibrated.n == N_CALIBRATION
     assert any("1 of them watch until T" in note for note in notes)
     for rule in (prepared.early, prepared.joining):
-        assert 0.85 <= rule.facts["coverage"] <= 1 and rule.facts["set_size"] >= 1 and 1 <= rule.fixed <= STEPS
+        assert (
+            0.85 <= rule.facts["coverage"] <= 1
+            and rule.facts["set_size"] >= 1
+            and 1 <= rule.fixed <= STEPS
+        )
     peers = deep.DeepPeers(FoundPeers((PLAIN,), ""), "cpu", pytest.fail)
-    rivals: dict[str, list[Peer]] = {work: list(peers.found.peers) for work in ("decide-full", "train")}
+    rivals: dict[str, list[Peer]] = {
+        work: list(peers.found.peers) for work in ("decide-full", "train")
+    }
     records = [record for part in deep.bench_case(case, prepared, peers, rivals) for record in part]
     mine = {record.work: record for record in records if record.system == OURS}
     assert set(mine) == {"decide-full", "decide-early", "decide-joining", "train"}
-    assert all(record.times_fastest_peer and record.wanted for record in mine.values() if record.work != "train")
+    assert all(
+        record.times_fastest_peer and record.wanted
+        for record in mine.values()
+        if record.work != "train"
+    )
     early, joining = mine["decide-early"], mine["decide-joining"]
     assert early.computed and joining.computed and joining.computed < early.computed <= 1
     assert any("stopped at step" in record.form and record.system == "plain" for record in records)

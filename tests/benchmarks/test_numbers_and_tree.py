@@ -13,12 +13,20 @@ from benchmarks import numbers, tree
 def test_intervals_of_lengths_on_simulated_clips() -> None:
     rng = np.random.default_rng(0)
     lengths, speakers = rng.integers(27, 70, 500), np.arange(500) % 10
-    clips = [np.linspace(0, 60 / length, length)[:, None] + 0.1 * rng.random((length, 3)) for length in lengths]
+    clips = [
+        np.linspace(0, 60 / length, length)[:, None] + 0.1 * rng.random((length, 3))
+        for length in lengths
+    ]
     data = numbers.recordings_of(clips, speakers)
     predicted = numbers.predict(data, speakers < 4)
     records = {one.method: one for one in numbers.compare(predicted, speakers < 4, 15.0, 150, 5)}
     assert records["ours"].coverage > 0.85 and records["Bonferroni"].coverage > 0.85
-    assert records["ours"].time < np.mean(lengths) and set(records) == {"ours", "Bonferroni", "first narrow", "fixed time"}
+    assert records["ours"].time < np.mean(lengths) and set(records) == {
+        "ours",
+        "Bonferroni",
+        "first narrow",
+        "fixed time",
+    }
     assert numbers.draw(list(records.values())).axes
 
 

@@ -22,7 +22,9 @@ from benchmarks.wake_word import LEVELS, WORD, Spoken, crossings, run_wake_word,
 from benchmarks.watch import run_watch
 
 DATA = os.environ.get("AGREESTOP_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="AGREESTOP_DATA names no folder with audiomnist.npz and hapt.npz")
+needs_data = pytest.mark.skipif(
+    not DATA, reason="AGREESTOP_DATA names no folder with audiomnist.npz and hapt.npz"
+)
 
 
 def check(record: dict[str, Any]) -> None:
@@ -36,16 +38,24 @@ def check(record: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_word_is_spotted_and_the_digit_after_it_named(tmp_path: Path) -> None:
-    written = run_wake_word(Spoken.simulated(27, 3), 3, tmp_path / "wake-word.json", no_progress, small=True)
+    written = run_wake_word(
+        Spoken.simulated(27, 3), 3, tmp_path / "wake-word.json", no_progress, small=True
+    )
     record = json.loads(written[0].read_text())
     check(record)
     assert all(path.exists() for path in written) and len(written) == 3
-    assert record["c"]["equal"] and record["c"]["detections"] > 10 and record["c"]["flash_of_model"] < record["c"]["flash"]
+    assert (
+        record["c"]["equal"]
+        and record["c"]["detections"] > 10
+        and record["c"]["flash_of_model"] < record["c"]["flash"]
+    )
 
 
 @pytest.mark.slow
 def test_transitions_are_spotted_and_the_posture_after_them_named(tmp_path: Path) -> None:
-    written = run_transitions(Worn.simulated(24), 3, tmp_path / "transitions.json", no_progress, trees=5)
+    written = run_transitions(
+        Worn.simulated(24), 3, tmp_path / "transitions.json", no_progress, trees=5
+    )
     check(json.loads(written[0].read_text()))
 
 
@@ -55,7 +65,9 @@ def test_the_c_code_of_the_long_stream_finds_what_python_finds(tmp_path: Path) -
     pytest.importorskip("nir", reason="agreestop[nir] is not installed")
     watched = run_watch(2000, tmp_path / "watch.json")["watched"]
     assert set(watched) == {"ensemble", "C", "NIR", "torch module"} and watched["C"]["equal"]
-    assert all(len(one["parts"]) == 10 for one in watched.values()) and watched["C"]["detections"] > 0
+    assert (
+        all(len(one["parts"]) == 10 for one in watched.values()) and watched["C"]["detections"] > 0
+    )
 
 
 def test_a_tape_says_where_its_words_are() -> None:
@@ -66,7 +78,10 @@ def test_a_tape_says_where_its_words_are() -> None:
     assert len(one.inputs) >= 3000
     rises = np.asarray(one.inputs[:, :, LEVELS > 100, 0].any(axis=2))  # (T, bands)
     for start, end in one.words:
-        own, before = rises[start:end, 2 * WORD : 2 * WORD + 2], rises[max(start - 25, 0) : start, 2 * WORD : 2 * WORD + 2]
+        own, before = (
+            rises[start:end, 2 * WORD : 2 * WORD + 2],
+            rises[max(start - 25, 0) : start, 2 * WORD : 2 * WORD + 2],
+        )
         assert own.any() and not before.any()
 
 
@@ -75,7 +90,13 @@ def test_events_are_crossings_of_levels() -> None:
     found = crossings(mel)[:, 0]
     assert found.shape == (5, len(LEVELS), 2)
     assert found[:, :, 0].sum(axis=1).tolist() == [0, len(LEVELS), 0, 0, 0]
-    assert found[:, :, 1].sum(axis=1).tolist() == [0, 0, 0, (LEVELS >= 100).sum(), (LEVELS < 100).sum()]
+    assert found[:, :, 1].sum(axis=1).tolist() == [
+        0,
+        0,
+        0,
+        (LEVELS >= 100).sum(),
+        (LEVELS < 100).sum(),
+    ]
 
 
 def test_features_see_the_past_alone() -> None:
@@ -84,9 +105,13 @@ def test_features_see_the_past_alone() -> None:
     changed = x.copy()
     changed[200:] += 5
     steps = 200 // STRIDE
-    assert np.array_equal(features(changed)[:steps], own[:steps]) and not np.allclose(features(changed)[steps:], own[steps:])
+    assert np.array_equal(features(changed)[:steps], own[:steps]) and not np.allclose(
+        features(changed)[steps:], own[steps:]
+    )
     last = x[400 - WINDOWS[0] :]
-    assert own[-1, :6] == pytest.approx(last.mean(axis=0), abs=1e-5) and own[-1, 6:12] == pytest.approx(last.std(axis=0), abs=1e-5)
+    assert own[-1, :6] == pytest.approx(last.mean(axis=0), abs=1e-5) and own[
+        -1, 6:12
+    ] == pytest.approx(last.std(axis=0), abs=1e-5)
 
 
 @needs_data

@@ -12,13 +12,21 @@ import agreestop as ag
 from tests.cli.test_cli import call
 
 
-def test_numbers_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_from_file_to_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = np.random.default_rng(0)
     truth, scale = rng.normal(size=400), 1 / np.arange(1, 9) * rng.uniform(0.5, 2, (400, 1))
     centre = truth[:, None] + scale * rng.normal(size=scale.shape)
     parts = {"calibration": slice(200), "test": slice(200, 400)}
     for name, rows in parts.items():
-        np.savez(tmp_path / f"{name}.npz", centre=centre[rows], scale=scale[rows], labels=truth[rows], ids=np.arange(400)[rows])
+        np.savez(
+            tmp_path / f"{name}.npz",
+            centre=centre[rows],
+            scale=scale[rows],
+            labels=truth[rows],
+            ids=np.arange(400)[rows],
+        )
     np.savez(tmp_path / "unknown.npz", centre=centre[200:], scale=scale[200:])
     rule, test = tmp_path / "rule", tmp_path / "test.npz"
     words = ("--rule", "interval", "--target", "0.8", "--max-width", "1", "-o", rule)
@@ -31,14 +39,29 @@ def test_numbers_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.Mon
     with np.load(tmp_path / "d.npz") as written:
         np.testing.assert_array_equal(written["lower"], decisions.lower)
     shown = call(monkeypatch, capsys, "evaluate", rule, test)
-    assert shown.code == 0 and "width" in shown.out and "set size" not in shown.out and "coverage" in shown.out
+    assert (
+        shown.code == 0
+        and "width" in shown.out
+        and "set size" not in shown.out
+        and "coverage" in shown.out
+    )
     figures = json.loads(call(monkeypatch, capsys, "evaluate", rule, test, "--json").out)
     result = ag.evaluate(decisions, truth[200:])
-    assert figures["coverage"] == result.coverage and figures["width"] == result.width and figures["by_class"] == []
+    assert (
+        figures["coverage"] == result.coverage
+        and figures["width"] == result.width
+        and figures["by_class"] == []
+    )
     for wrong, match in (
         (("calibrate", tmp_path / "unknown.npz", *words), "no labels"),
-        (("calibrate", tmp_path / "calibration.npz", "--target", "0.8", "-o", rule), "--rule interval"),
-        (("calibrate", tmp_path / "calibration.npz", "--rule", "interval", "-o", rule), "such as --max-width 2"),
+        (
+            ("calibrate", tmp_path / "calibration.npz", "--target", "0.8", "-o", rule),
+            "--rule interval",
+        ),
+        (
+            ("calibrate", tmp_path / "calibration.npz", "--rule", "interval", "-o", rule),
+            "such as --max-width 2",
+        ),
     ):
         refused = call(monkeypatch, capsys, *wrong)
         assert refused.code == 2 and match in " ".join(refused.err.split())

@@ -1,4 +1,6 @@
-"""The command line for recordings: from a file to a spotter, its alarms, an evaluation and a page."""
+"""The command line for recordings: from a file to a spotter, its alarms, an evaluation
+and a page.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,50 @@ def recordings(n: int, seed: int) -> Recordings:
     return Recordings.of(scores, events)
 
 
-def test_recordings_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recordings_from_file_to_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     old, new, rule = tmp_path / "old.npz", tmp_path / "new.npz", tmp_path / "rule"
     save_recordings(old, recordings(40, 0))
     save_recordings(new, recordings(20, 1))
-    options = ("--rule", "spotter", "--false-alarms", "0.1", "--rest", "20", "--near", "5", "-o", rule)
+    options = (
+        "--rule",
+        "spotter",
+        "--false-alarms",
+        "0.1",
+        "--rest",
+        "20",
+        "--near",
+        "5",
+        "-o",
+        rule,
+    )
     made = call(monkeypatch, capsys, "calibrate", old, *options)
-    assert made.code == 0 and "Guarantee: a recording has any false alarm with probability at most 0.1" in " ".join(made.out.split())
+    assert (
+        made.code == 0
+        and "Guarantee: a recording has any false alarm with probability at most 0.1"
+        in " ".join(made.out.split())
+    )
     spotter = ag.Spotter.load(rule)
     lines = call(monkeypatch, capsys, "decide", rule, new).out.splitlines()
     assert lines[0] == "recording,step,score"
-    own = [(row, step) for row, one in enumerate(recordings(20, 1).scores) for step in spotter.alarms(one)]
+    own = [
+        (row, step)
+        for row, one in enumerate(recordings(20, 1).scores)
+        for step in spotter.alarms(one)
+    ]
     assert [tuple(map(int, line.split(",")[:2])) for line in lines[1:]] == own
     assert call(monkeypatch, capsys, "decide", rule, new, "-o", tmp_path / "alarms.csv").code == 0
     assert (tmp_path / "alarms.csv").read_text().splitlines() == lines
-    shown = json.loads(call(monkeypatch, capsys, "evaluate", rule, new, "--step-seconds", "0.01", "--json").out)
+    shown = json.loads(
+        call(monkeypatch, capsys, "evaluate", rule, new, "--step-seconds", "0.01", "--json").out
+    )
     expected = spotter.evaluate(recordings(20, 1), step_seconds=0.01)
-    assert expected.found is not None and shown["found"]["value"] == float(expected.found) and "per_hour" in shown
+    assert (
+        expected.found is not None
+        and shown["found"]["value"] == float(expected.found)
+        and "per_hour" in shown
+    )
     assert "events found" in call(monkeypatch, capsys, "evaluate", rule, new).out
     assert call(monkeypatch, capsys, "report", old, "-o", tmp_path / "page.html").code == 0
     assert "at least 99" in (tmp_path / "page.html").read_text()
@@ -49,12 +78,32 @@ def test_recordings_from_file_to_evaluation(tmp_path: Path, monkeypatch: pytest.
     ("arguments", "words"),
     [
         (("calibrate", "old.npz", "--rule", "spotter", "-o", "other"), "--false-alarms"),
-        (("calibrate", "old.npz", "--rule", "spotter", "--false-alarms", "0.01", "-o", "other"), "at least 99"),
-        (("calibrate", "none.npz", "--rule", "spotter", "--false-alarms", "0.1", "-o", "other"), "offsets"),
+        (
+            ("calibrate", "old.npz", "--rule", "spotter", "--false-alarms", "0.01", "-o", "other"),
+            "at least 99",
+        ),
+        (
+            ("calibrate", "none.npz", "--rule", "spotter", "--false-alarms", "0.1", "-o", "other"),
+            "offsets",
+        ),
         (("calibrate", "scores.npz", "--false-alarms", "0.1", "-o", "other"), "--rule spotter"),
         (("calibrate", "old.npz", "--max-set-size", "1", "-o", "other"), "without an end"),
         (("decide", "rule", "nan.npz"), "recordings[0] holds nan"),
-        (("calibrate", "old.npz", "--rule", "spotter", "--false-alarms", "0.1", "--rest", "200", "-o", "other"), "the rest is 200"),
+        (
+            (
+                "calibrate",
+                "old.npz",
+                "--rule",
+                "spotter",
+                "--false-alarms",
+                "0.1",
+                "--rest",
+                "200",
+                "-o",
+                "other",
+            ),
+            "the rest is 200",
+        ),
         (("evaluate", "rule", "old.npz"), "set the threshold"),
         (("decide", "rule", "old.npz", "-o", "alarms.json"), "alarms are written as .csv"),
     ],

@@ -35,7 +35,16 @@ HOUR = ("--per", "hour", "--step-seconds", "1")
 def test_people_and_hours_are_what_python_makes_of_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given: tuple[str, ...] = ("--false-alarms", "1/2", "--near", "5", "--rest", "3", "--people", "people.txt")
+    given: tuple[str, ...] = (
+        "--false-alarms",
+        "1/2",
+        "--near",
+        "5",
+        "--rest",
+        "3",
+        "--people",
+        "people.txt",
+    )
     made = call(monkeypatch, capsys, "calibrate", "all.npz", "--rule", "spotter", *given, "-o", "a")
     assert made.code == 0 and "12 people" in made.out and "new person" in made.out
     data, names = load_recordings("all.npz"), [f"p{row // 4}" for row in range(48)]
@@ -55,9 +64,50 @@ def test_people_and_hours_are_what_python_makes_of_them(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("calibrate", "all.npz", "--rule", "spotter", "--false-alarms", "0.1", "--delta", "0.1", "-o", "a"), "--delta cannot be given"),
-        (("calibrate", "all.npz", "--rule", "spotter", "--false-alarms", "0.1", "--per", "hour", "-o", "a"), "--step-seconds is missing"),
-        (("calibrate", "all.npz", "--rule", "spotter", "--false-alarms", "1/8", *HOUR, "-o", "a"), "at least 8 hours"),
+        (
+            (
+                "calibrate",
+                "all.npz",
+                "--rule",
+                "spotter",
+                "--false-alarms",
+                "0.1",
+                "--delta",
+                "0.1",
+                "-o",
+                "a",
+            ),
+            "--delta cannot be given",
+        ),
+        (
+            (
+                "calibrate",
+                "all.npz",
+                "--rule",
+                "spotter",
+                "--false-alarms",
+                "0.1",
+                "--per",
+                "hour",
+                "-o",
+                "a",
+            ),
+            "--step-seconds is missing",
+        ),
+        (
+            (
+                "calibrate",
+                "all.npz",
+                "--rule",
+                "spotter",
+                "--false-alarms",
+                "1/8",
+                *HOUR,
+                "-o",
+                "a",
+            ),
+            "at least 8 hours",
+        ),
         (("calibrate", "scores.npz", "--cap", "3", "-o", "a"), "--cap is for --rule spotter"),
         (("decide", "rule", "all.npz", "--groups", "people.txt"), "--groups cannot be given"),
         (("evaluate", "rule", "all.npz", "--groups", "people.txt"), "--groups cannot be given"),

@@ -35,7 +35,9 @@ epochs = 1
 """
 
 
-def test_from_a_configuration_to_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_a_configuration_to_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("small.toml").write_text(SMALL)
     trained = call(monkeypatch, capsys, "train", "small.toml")
@@ -48,21 +50,43 @@ def test_from_a_configuration_to_an_evaluation(tmp_path: Path, monkeypatch: pyte
     assert len(ag.load_scores(folder / "test.npz", (80,))) == 547
     words = ("--checkpoints", "20,40,60,80", "--max-set-size", 3, "-o", "rule")
     assert call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", *words).code == 0
-    result = json.loads(call(monkeypatch, capsys, "evaluate", "rule", folder / "test.npz", "--json").out)
+    result = json.loads(
+        call(monkeypatch, capsys, "evaluate", "rule", folder / "test.npz", "--json").out
+    )
     assert result["n"] == 547
 
 
 def test_members_run_no_further_than_their_decisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Decisions from inputs and members equal those from scores and those of a live input; other engines and members are refused."""
+    """Decisions from inputs and members equal those from scores and those of a live input; other
+    engines and members are refused.
+    """
     monkeypatch.chdir(tmp_path)
     Path("small.toml").write_text(SMALL)
     assert call(monkeypatch, capsys, "score", "small.toml").code == 0
     deep = Path("runs/small/deep")
-    assert call(monkeypatch, capsys, "calibrate", deep / "calibration.npz", "--max-set-size", 3, "-o", "rule").code == 0
+    assert (
+        call(
+            monkeypatch,
+            capsys,
+            "calibrate",
+            deep / "calibration.npz",
+            "--max-set-size",
+            3,
+            "-o",
+            "rule",
+        ).code
+        == 0
+    )
     from_scores = call(monkeypatch, capsys, "decide", "rule", deep / "test.npz")
-    words = ("decide", "rule", "runs/small/test-inputs.npz", "--members", deep / "members.safetensors")
+    words = (
+        "decide",
+        "rule",
+        "runs/small/test-inputs.npz",
+        "--members",
+        deep / "members.safetensors",
+    )
     from_inputs = call(monkeypatch, capsys, *words)
     assert from_inputs.code == 0, from_inputs.err
     assert from_inputs.out == from_scores.out
@@ -74,7 +98,11 @@ def test_members_run_no_further_than_their_decisions(
         assert refused.code == 2 and f"calibrated on scores of the {made_by} engine" in refused.err
         assert call(monkeypatch, capsys, *words, "--engine", other, "--any-engine").code == 0
     ensemble = ag.ensembles.load(deep / "members.safetensors")
-    assert ag.load_rule("rule").ensemble_digest == ensemble.digest == ag.load_scores(deep / "test.npz").ensemble_digest
+    assert (
+        ag.load_rule("rule").ensemble_digest
+        == ensemble.digest
+        == ag.load_scores(deep / "test.npz").ensemble_digest
+    )
     inputs = ag.events.load("runs/small/test-inputs.npz")
     session = ensemble.live(ag.load_rule("rule"))
     (frames,) = inputs.rows([0]).to_dense()
@@ -87,19 +115,49 @@ def test_members_run_no_further_than_their_decisions(
     assert "Not checked" not in from_scores.err + from_inputs.err
     wrong = call(monkeypatch, capsys, "evaluate", "rule", "runs/small/variational/test.npz")
     assert wrong.code == 2 and "--any-members" in wrong.err
-    assert call(monkeypatch, capsys, "evaluate", "rule", "runs/small/variational/test.npz", "--any-members").code == 0
-    scored = call(monkeypatch, capsys, "score", "runs/small/test-inputs.npz", "--members", deep / "members.safetensors", "-o", "own.npz")
+    assert (
+        call(
+            monkeypatch,
+            capsys,
+            "evaluate",
+            "rule",
+            "runs/small/variational/test.npz",
+            "--any-members",
+        ).code
+        == 0
+    )
+    scored = call(
+        monkeypatch,
+        capsys,
+        "score",
+        "runs/small/test-inputs.npz",
+        "--members",
+        deep / "members.safetensors",
+        "-o",
+        "own.npz",
+    )
     assert scored.code == 0 and "Wrote own.npz" in scored.out, scored.err
     own, test = ag.load_scores("own.npz"), ag.load_scores(deep / "test.npz")
     np.testing.assert_array_equal(own.log_confidence, test.log_confidence)
     np.testing.assert_array_equal(own.labels, test.labels)
-    assert (own.times, own.classes, own.ensemble_digest) == (test.times, test.classes, test.ensemble_digest)
-    for given, match in (((), "no file of inputs: give both"), (("runs/small/test-inputs.npz",), "no score file to write (-o): give both")):
-        refused = call(monkeypatch, capsys, "score", *given, "--members", deep / "members.safetensors")
+    assert (own.times, own.classes, own.ensemble_digest) == (
+        test.times,
+        test.classes,
+        test.ensemble_digest,
+    )
+    for given, match in (
+        ((), "no file of inputs: give both"),
+        (("runs/small/test-inputs.npz",), "no score file to write (-o): give both"),
+    ):
+        refused = call(
+            monkeypatch, capsys, "score", *given, "--members", deep / "members.safetensors"
+        )
         assert refused.code == 2 and match in refused.err
 
 
-def test_a_wrong_key_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_key_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text("[decide]\ntargt = 0.9\n")
     outcome = call(monkeypatch, capsys, "train", path)
@@ -135,10 +193,13 @@ def test_the_main_job_measures_every_rule_and_uses_again_what_it_made(
     content = json.loads(Path("runs/tiny/metrics.json").read_text())
     assert content["simulated"] is True
     assert len(content["records"]) == 11
-    assert all(0 < record["energy"] <= 1 and 0 < record["latency"] <= 1 for record in content["records"])
+    assert all(
+        0 < record["energy"] <= 1 and 0 < record["latency"] <= 1 for record in content["records"]
+    )
     report = Path("runs/tiny/report.html").read_text()
     assert report.count("Time saved") == 1
-    watched = ag.load_scores("runs/tiny/deep/test.npz").engine == "event-driven"  # which runs in a page too
+    # which runs in a page too
+    watched = ag.load_scores("runs/tiny/deep/test.npz").engine == "event-driven"
     assert report.count('href="demo.html"') == Path("runs/tiny/demo.html").exists() == watched
     members = Path("runs/tiny/deep/members.safetensors")
     made = members.stat().st_mtime_ns
@@ -156,7 +217,12 @@ def test_the_main_job_measures_every_rule_and_uses_again_what_it_made(
     ],
 )
 def test_a_run_that_cannot_be_is_said_before_it_trains(
-    text: str, words: tuple[str, ...], match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str,
+    words: tuple[str, ...],
+    match: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text(text)
@@ -183,12 +249,26 @@ fresh = true
 def test_fresh_members_are_drawn_for_decisions_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A rule calibrated on fresh members needs the posterior, and refuses members that were drawn once."""
+    """A rule calibrated on fresh members needs the posterior, and refuses members that were drawn
+    once.
+    """
     monkeypatch.chdir(tmp_path)
     Path("fresh.toml").write_text(FRESH)
     assert call(monkeypatch, capsys, "score", "fresh.toml").code == 0
     folder = Path("runs/fresh/variational")
-    assert call(monkeypatch, capsys, "calibrate", folder / "calibration.npz", "--checkpoints", "40,80", "-o", "rule").code == 0
+    assert (
+        call(
+            monkeypatch,
+            capsys,
+            "calibrate",
+            folder / "calibration.npz",
+            "--checkpoints",
+            "40,80",
+            "-o",
+            "rule",
+        ).code
+        == 0
+    )
     assert ag.load_rule("rule").engine == "dense-fresh"
     words = ("decide", "rule", "runs/fresh/test-inputs.npz", "--members")
     drawn = call(monkeypatch, capsys, *words, folder / "members.safetensors")
@@ -208,8 +288,16 @@ def test_files_of_the_wrong_kind_are_told_apart(
     monkeypatch.chdir(tmp_path)
     scores = ag.simulate_scores(60)
     ag.save_scores("scores.npz", scores)
-    assert call(monkeypatch, capsys, "calibrate", "scores.npz", "--checkpoints", "40,80", "-o", "rule").code == 0
-    save_events("inputs.npz", EventData("some", True, np.zeros((2, 3, 2, 2, 2), bool), np.zeros(2, np.int64), ("a",)))
+    assert (
+        call(
+            monkeypatch, capsys, "calibrate", "scores.npz", "--checkpoints", "40,80", "-o", "rule"
+        ).code
+        == 0
+    )
+    save_events(
+        "inputs.npz",
+        EventData("some", True, np.zeros((2, 3, 2, 2, 2), bool), np.zeros(2, np.int64), ("a",)),
+    )
     for words, match in (
         (("decide", "rule", "inputs.npz"), "holds inputs, not scores"),
         (("decide", "rule", "scores.npz", "--members", "none"), "holds scores, not inputs"),
@@ -218,14 +306,22 @@ def test_files_of_the_wrong_kind_are_told_apart(
         (("train", "inputs.npz"), "holds inputs: give a configuration (.toml)"),
         (("score", "inputs.npz"), "holds inputs: give the members that score them (--members)"),
         (("score", "scores.npz"), "holds scores already"),
-        (("score", ".", "--ray", "local"), "holds inputs: give the members that score them (--members)"),
-        (("score", "inputs.npz", "--members", "m", "-o", "inputs.npz"), "is read and would be replaced"),
+        (
+            ("score", ".", "--ray", "local"),
+            "holds inputs: give the members that score them (--members)",
+        ),
+        (
+            ("score", "inputs.npz", "--members", "m", "-o", "inputs.npz"),
+            "is read and would be replaced",
+        ),
     ):
         outcome = call(monkeypatch, capsys, *words)
         assert outcome.code == 2 and match in outcome.err, outcome.err
 
 
-def test_an_interrupted_verb_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_verb_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(*arguments: Any) -> None:
         raise KeyboardInterrupt
 

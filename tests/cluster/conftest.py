@@ -21,7 +21,9 @@ def examples(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs (n, T, 8) whose active cells tell the class more or less, and their labels."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, n)
-    rates = np.where(np.arange(CELLS) % CLASSES == labels[:, None], 0.9, 0.02)[:, None] * rng.uniform(0.2, 1, (n, 1, 1))
+    rates = np.where(np.arange(CELLS) % CLASSES == labels[:, None], 0.9, 0.02)[
+        :, None
+    ] * rng.uniform(0.2, 1, (n, 1, 1))
     return rng.random((n, STEPS, CELLS)) < rates, labels
 
 
@@ -46,7 +48,9 @@ class Work:
 @pytest.fixture(scope="session")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
     folder = tmp_path_factory.mktemp("cluster")
-    network = ag.networks.FullyConnected((CELLS,), CLASSES, hidden=(16,), neuron=ag.networks.Neuron(2.0, 1.0, 2.0))
+    network = ag.networks.FullyConnected(
+        (CELLS,), CLASSES, hidden=(16,), neuron=ag.networks.Neuron(2.0, 1.0, 2.0)
+    )
     ensemble = ag.ensembles.DeepEnsemble(network, members=2, seed=0, device="cpu")
     ensemble.fit(*examples(256, 0), epochs=8, learning_rate=0.05, progress=False)
     rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(ensemble.score(*examples(100, 1)))

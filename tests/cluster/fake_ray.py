@@ -1,4 +1,6 @@
-"""A stand-in for Ray in one process: actors are objects, and a plan says which calls lose their actor."""
+"""A stand-in for Ray in one process: actors are objects, and a plan says which calls lose their
+actor.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,18 @@ class FakeExceptions:
 
 
 class FakeRay:
-    """lose(actor, method, argument) says whether the actor dies before it answers; after_work: whether it dies after the work was done."""
+    """lose(actor, method, argument) says whether the actor dies before it answers; after_work:
+    whether it dies after the work was done.
+    """
 
     exceptions = FakeExceptions
 
-    def __init__(self, lose: Callable[[int, str, Any], bool] = lambda *_: False, after_work: bool = False, cores: int = 2) -> None:
+    def __init__(
+        self,
+        lose: Callable[[int, str, Any], bool] = lambda *_: False,
+        after_work: bool = False,
+        cores: int = 2,
+    ) -> None:
         self.lose, self.after_work, self.cores = lose, after_work, cores
         self.started = self.killed = 0
 
@@ -32,7 +41,10 @@ class FakeRay:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": {"CPU": float(self.cores)}}, {"Alive": False, "Resources": {"CPU": 64.0}}]
+        return [
+            {"Alive": True, "Resources": {"CPU": float(self.cores)}},
+            {"Alive": False, "Resources": {"CPU": 64.0}},
+        ]
 
     def put(self, value: Any) -> Any:
         return pickle.loads(pickle.dumps(value))
@@ -53,7 +65,9 @@ class FakeRay:
 
         return Kind
 
-    def wait(self, refs: Sequence[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+    def wait(
+        self, refs: Sequence[Any], num_returns: int, timeout: float
+    ) -> tuple[list[Any], list[Any]]:
         return [refs[-1]], list(refs[:-1])  # the latest first, so that results come out of order
 
     def get(self, ref: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Decisions on a cluster are those of one machine, whatever dies in between. A stand-in for Ray runs the actors in this process."""
+"""Decisions on a cluster are those of one machine, whatever dies in between. A stand-in for Ray
+runs the actors in this process.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from agreestop.cluster.sources import STEP_SHAPE, ParquetFile
 from .conftest import Work
 from .fake_ray import FakeRay
 
-pq = pytest.importorskip("pyarrow.parquet", reason="files of recordings need pyarrow (the extra cluster)")
+pq = pytest.importorskip(
+    "pyarrow.parquet", reason="files of recordings need pyarrow (the extra cluster)"
+)
 Files = Callable[[str], list[Path]]
 
 
@@ -33,7 +37,12 @@ def same(found: ag.Decisions, expected: ag.Decisions) -> bool:
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 @pytest.mark.parametrize("out", ["decisions.parquet", "decisions"])
 def test_decisions_are_those_of_one_machine(
-    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay], suffix: str, out: str
+    work: Work,
+    in_files: Files,
+    tmp_path: Path,
+    use: Callable[[FakeRay], FakeRay],
+    suffix: str,
+    out: str,
 ) -> None:
     use(FakeRay())
     source = in_files(suffix)
@@ -41,7 +50,10 @@ def test_decisions_are_those_of_one_machine(
     expected = work.ensemble.decide(work.rule, work.events)
     assert same(ag.cluster.load_decisions(tmp_path / out, work.rule), expected.decisions)
     assert (run.recordings, run.shards, run.resumed, run.damaged, run.reuse) == (1100, 6, 0, (), "")
-    assert run.mean_time == expected.decisions.stop_time.mean() and run.mean_computed == expected.computed.mean()
+    assert (
+        run.mean_time == expected.decisions.stop_time.mean()
+        and run.mean_computed == expected.computed.mean()
+    )
     table = pq.read_table(tmp_path / out)
     assert table["row"].to_pylist() == list(range(1100))
     assert table["label"].to_pylist() == work.events.labels.tolist()  # type: ignore[union-attr]
@@ -49,7 +61,9 @@ def test_decisions_are_those_of_one_machine(
     assert not (tmp_path / "decisions.parquet.parts").exists()
 
 
-def test_answers_of_each_depth_of_a_tree_are_refused(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_answers_of_each_depth_of_a_tree_are_refused(
+    work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     use(FakeRay())
     scores = replace(work.ensemble.score(work.events.rows(slice(0, 100))), classes=("a", "b", "c"))
     tree = ag.Tree({"one": ("a", "b"), "c": None})
@@ -58,7 +72,9 @@ def test_answers_of_each_depth_of_a_tree_are_refused(work: Work, tmp_path: Path,
         ag.cluster.decide(rule, work.members, tmp_path / "none.npz", tmp_path / "out")
 
 
-def test_a_folder_that_is_not_whole_is_refused(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_a_folder_that_is_not_whole_is_refused(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     use(FakeRay())
     source, out = in_files(".npz"), tmp_path / "out"
     ag.cluster.decide(work.rule, work.ensemble, source, out, shard_rows=256)
@@ -77,7 +93,13 @@ def test_a_folder_that_is_not_whole_is_refused(work: Work, in_files: Files, tmp_
         ag.cluster.load_decisions(out, work.rule)
     part.write_bytes(whole)
     assert len(ag.cluster.load_decisions(out, work.rule)) == 1100
-    for plan in ("", "[]", '{"key": 1, "parts": "x"}', '{"key": "1", "parts": [null]}', "[" * 100_000):
+    for plan in (
+        "",
+        "[]",
+        '{"key": 1, "parts": "x"}',
+        '{"key": "1", "parts": [null]}',
+        "[" * 100_000,
+    ):
         (out / "_plan.json").write_text(plan)
         with pytest.raises(ag.InputError, match="as its job is not finished"):
             ag.cluster.load_decisions(out, work.rule)
@@ -95,12 +117,19 @@ def test_a_worker_that_dies_loses_nothing_and_repeats_nothing(
         return method == "run" and actor % 2 == 0 and calls[actor] == 2
 
     fake = use(FakeRay(lose, after_work))
-    run = ag.cluster.decide(work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
+    run = ag.cluster.decide(
+        work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256
+    )
     assert fake.started > 2 and run.recordings == 1100
-    assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
+    assert same(
+        ag.cluster.load_decisions(tmp_path / "out", work.rule),
+        work.ensemble.decide(work.rule, work.events).decisions,
+    )
 
 
-def test_a_driver_that_was_killed_continues(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_a_driver_that_was_killed_continues(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     source = in_files(".npz")
 
     def lose(actor: int, method: str, argument: Any) -> bool:
@@ -120,7 +149,10 @@ def test_a_driver_that_was_killed_continues(work: Work, in_files: Files, tmp_pat
     run = ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
     assert run.resumed == len(finished) and run.recordings == 1100
     assert [path.stat().st_mtime_ns for path in finished] == times
-    assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
+    assert same(
+        ag.cluster.load_decisions(tmp_path / "out", work.rule),
+        work.ensemble.decide(work.rule, work.events).decisions,
+    )
 
 
 @pytest.mark.parametrize("damage", ["short", "changed"])
@@ -134,7 +166,10 @@ def test_a_damaged_part_is_decided_again(
     part.write_bytes(part.read_bytes()[:-20] if damage == "short" else _changed(part))
     run = ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
     assert run.resumed == 5
-    assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
+    assert same(
+        ag.cluster.load_decisions(tmp_path / "out", work.rule),
+        work.ensemble.decide(work.rule, work.events).decisions,
+    )
 
 
 def test_a_part_whose_summary_counts_other_rows_is_not_used(work: Work, tmp_path: Path) -> None:
@@ -176,19 +211,36 @@ def test_columns_that_differ_between_files_are_refused_before_any_work(
         parts[0].save(tmp_path / "a.npz")
         np.savez(tmp_path / "b.npz", inputs=parts[1].to_dense())
     else:
-        ids = {"no ids": None, "text": [f"r{row}" for row in range(20)], "width": np.arange(20, 40, dtype=np.int32)}[change]
+        ids = {
+            "no ids": None,
+            "text": [f"r{row}" for row in range(20)],
+            "width": np.arange(20, 40, dtype=np.int32),
+        }[change]
         ag.cluster.save_recordings(tmp_path / "a.parquet", parts[0], ids=np.arange(20))
         ag.cluster.save_recordings(tmp_path / "b.parquet", parts[1], ids=ids)
     with pytest.raises(ag.InputError, match=r"b\.\w+ has .*, but a\.\w+ has .*give all"):
-        ag.cluster.decide(work.rule, work.ensemble, sorted(tmp_path.glob("[ab].*")), tmp_path / "out")
+        ag.cluster.decide(
+            work.rule, work.ensemble, sorted(tmp_path.glob("[ab].*")), tmp_path / "out"
+        )
     assert fake.started == 0
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("best", 77), ("best", -2), ("row", 5), ("row", 0.5), ("first_risk", "high"), ("stop_index", 0.0), ("hash", "a"), ("stop_time", 0.5)],
+    [
+        ("best", 77),
+        ("best", -2),
+        ("row", 5),
+        ("row", 0.5),
+        ("first_risk", "high"),
+        ("stop_index", 0.0),
+        ("hash", "a"),
+        ("stop_time", 0.5),
+    ],
 )
-def test_forged_decisions_are_refused(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay], name: str, value: float | str) -> None:
+def test_forged_decisions_are_refused(
+    work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay], name: str, value: float | str
+) -> None:
     use(FakeRay())
     work.events.rows(slice(0, 20)).save(tmp_path / "a.npz")
     out = tmp_path / "out.parquet"
@@ -211,11 +263,21 @@ def test_decisions_do_not_go_among_the_recordings(
             ag.cluster.decide(work.rule, work.ensemble, given, tmp_path / out)
     assert fake.started == 0
     if out:
-        assert ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / out).recordings == 1100  # files are read by their names
-        assert ag.cluster.decide(work.rule, work.ensemble, (path for path in source), tmp_path / "other").recordings == 1100
+        # files are read by their names
+        assert (
+            ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / out).recordings == 1100
+        )
+        assert (
+            ag.cluster.decide(
+                work.rule, work.ensemble, (path for path in source), tmp_path / "other"
+            ).recordings
+            == 1100
+        )
 
 
-def test_recordings_are_not_replaced_by_their_decisions(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_recordings_are_not_replaced_by_their_decisions(
+    work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     fake, path = use(FakeRay()), tmp_path / "a.parquet"
     ag.cluster.save_recordings(path, work.events.rows(slice(0, 20)))
     before = path.read_bytes()
@@ -225,7 +287,9 @@ def test_recordings_are_not_replaced_by_their_decisions(work: Work, tmp_path: Pa
     assert path.read_bytes() == before and fake.started == 0
 
 
-def test_recordings_of_another_shape_are_refused(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_recordings_of_another_shape_are_refused(
+    work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     """The cells of their events are in range, so only the file can tell."""
     use(FakeRay())
     for shape in ((7,), (2, 4)):
@@ -233,13 +297,19 @@ def test_recordings_of_another_shape_are_refused(work: Work, tmp_path: Path, use
         with pytest.raises(ag.InputError, match=r"steps have the shape \((7,|2, 4)\)"):
             ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out")
     ag.cluster.save_recordings(tmp_path / "a.parquet", work.events.rows(slice(0, 20)))
-    assert ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out").recordings == 20
+    assert (
+        ag.cluster.decide(
+            work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out"
+        ).recordings
+        == 20
+    )
     table = pq.read_table(tmp_path / "a.parquet")
     for forged in (b"8", b"[0]", b"{", b'["x"]', b"[[8]]"):
         pq.write_table(table.replace_schema_metadata({STEP_SHAPE: forged}), tmp_path / "a.parquet")
         with pytest.raises(ag.InputError, match="names no shape of a step"):
             ParquetFile(str(tmp_path / "a.parquet"), (8,))
-    pq.write_table(table.replace_schema_metadata(None), tmp_path / "a.parquet")  # as other tools write it
+    # as other tools write it
+    pq.write_table(table.replace_schema_metadata(None), tmp_path / "a.parquet")
     assert ParquetFile(str(tmp_path / "a.parquet"), (8,)).read(0, 20).events.shape == (20, 12, 8)
 
 
@@ -248,7 +318,9 @@ def test_a_file_knows_the_shape_of_a_step_where_the_network_does_not(tmp_path: P
     assert ParquetFile(str(tmp_path / "a.parquet"), ()).read(1, 3).events.shape == (2, 5, 2, 4)
 
 
-def test_decisions_are_read_with_the_rule_that_decided_or_its_file(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_decisions_are_read_with_the_rule_that_decided_or_its_file(
+    work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     use(FakeRay())
     work.events.rows(slice(0, 20)).save(tmp_path / "a.npz")
     expected = work.ensemble.decide(work.rule, work.events.rows(slice(0, 20))).decisions
@@ -268,7 +340,9 @@ def test_decisions_are_read_with_the_rule_that_decided_or_its_file(work: Work, t
         ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.npz", tmp_path / "out.csv")
 
 
-def test_arguments_in_another_order_are_named(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_arguments_in_another_order_are_named(
+    work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     use(FakeRay())
     with pytest.raises(ag.InputError, match="a folder: give a rule file"):
         ag.cluster.decide(tmp_path, work.ensemble, work.rule_file, tmp_path / "out")
@@ -284,7 +358,9 @@ def test_arguments_in_another_order_are_named(work: Work, tmp_path: Path, use: C
 
 
 @pytest.mark.parametrize(("source", "out"), [(5, "out"), ([None], "out"), ("a.npz", None)])
-def test_what_is_no_path_is_refused(work: Work, use: Callable[[FakeRay], FakeRay], source: Any, out: Any) -> None:
+def test_what_is_no_path_is_refused(
+    work: Work, use: Callable[[FakeRay], FakeRay], source: Any, out: Any
+) -> None:
     use(FakeRay())
     with pytest.raises(ag.InputError, match="give a path"):
         ag.cluster.decide(work.rule, work.ensemble, source, out)
@@ -300,26 +376,37 @@ def test_another_job_does_not_mix_with_what_is_there(
         ag.cluster.decide(work.rule, work.ensemble, source[:2], tmp_path / "out")
 
 
-def test_a_file_of_another_rule_is_decided_again(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_a_file_of_another_rule_is_decided_again(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     use(FakeRay())
     source, out = in_files(".npz"), tmp_path / "out.parquet"
     ag.cluster.decide(work.rule, work.ensemble, source, out)
     later = ag.AgreeStop(0.97, range(1, 13), 1).calibrate(work.ensemble.score(*_examples()))
     run = ag.cluster.decide(later, work.ensemble, source, out)
     assert run.resumed == 0
-    assert same(ag.cluster.load_decisions(out, later), work.ensemble.decide(later, work.events).decisions)
+    assert same(
+        ag.cluster.load_decisions(out, later), work.ensemble.decide(later, work.events).decisions
+    )
 
 
 def test_inputs_that_end_early_keep_their_ends_in_a_part_of_more(work: Work) -> None:
     x, lengths = work.events.rows(slice(0, 20)).to_dense(), np.arange(20) % 12 + 1
-    whole, part = work.ensemble.score(x, lengths=lengths), work.ensemble.score(x[8:], lengths=lengths[8:], first=8)
+    whole, part = (
+        work.ensemble.score(x, lengths=lengths),
+        work.ensemble.score(x[8:], lengths=lengths[8:], first=8),
+    )
     assert np.array_equal(whole.log_confidence[8:], part.log_confidence)
 
 
-def test_a_shard_that_ends_its_workers_is_named(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_a_shard_that_ends_its_workers_is_named(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     use(FakeRay(lambda actor, method, argument: method == "run" and argument.number == 1))
     with pytest.raises(ag.InputError, match=r"a\.npz, rows 256 to 511 ended 4 workers"):
-        ag.cluster.decide(work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256)
+        ag.cluster.decide(
+            work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256
+        )
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
@@ -329,15 +416,26 @@ def test_a_damaged_file_is_named_and_skipped_only_when_asked(
     use(FakeRay())
     source = in_files(suffix)
     content = bytearray(source[1].read_bytes())
-    middle = content.index(work.events.rows(slice(600, 900)).compact().indices[:100].tobytes()) if suffix == ".npz" else 3000
+    middle = (
+        content.index(work.events.rows(slice(600, 900)).compact().indices[:100].tobytes())
+        if suffix == ".npz"
+        else 3000
+    )
     content[middle] ^= 1
     source[1].write_bytes(content)
     with pytest.raises(ag.InputError, match=rf"b\{suffix}"):
         ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256)
-    run = ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256, skip_damaged=True)
-    assert run.recordings == 800 and len(run.damaged) == 2 and all(source[1].name in sentence for sentence in run.damaged)
+    run = ag.cluster.decide(
+        work.rule, work.ensemble, source, tmp_path / "out", shard_rows=256, skip_damaged=True
+    )
+    assert (
+        run.recordings == 800
+        and len(run.damaged) == 2
+        and all(source[1].name in sentence for sentence in run.damaged)
+    )
     rows = [*range(600), *range(900, 1100)]
-    assert pq.read_table(tmp_path / "out")["row"].to_pylist() == rows  # numbers are those in the source
+    # numbers are those in the source
+    assert pq.read_table(tmp_path / "out")["row"].to_pylist() == rows
     expected = work.ensemble.decide(work.rule, work.events.rows(rows)).decisions
     assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), expected)
 
@@ -369,7 +467,9 @@ def test_recordings_that_the_rule_was_calibrated_on_are_noticed(
 def test_the_numbers_of_recordings_reach_randomised_rules(
     work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
 ) -> None:
-    """Each recording draws its uniform number by its number in the source, so shards must not count from 0."""
+    """Each recording draws its uniform number by its number in the source, so shards must not count
+    from 0.
+    """
     use(FakeRay())
     source = in_files(".npz")
     pooling = ag.MergePValues(r=1, form="randomized")
@@ -392,20 +492,29 @@ def _examples() -> tuple[np.ndarray, np.ndarray]:
     return examples(200, 4)
 
 
-def test_groups_come_from_the_source(work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_groups_come_from_the_source(
+    work: Work, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     use(FakeRay())
     x, y = _examples()
     groups = np.where(np.arange(1100) % 3, "even", "odd")
-    rule = ag.AgreeStop(0.8, range(1, 13), 1).calibrate(work.ensemble.score(x, y), groups=np.where(np.arange(200) % 2, "even", "odd"))
+    rule = ag.AgreeStop(0.8, range(1, 13), 1).calibrate(
+        work.ensemble.score(x, y), groups=np.where(np.arange(200) % 2, "even", "odd")
+    )
     ag.cluster.save_recordings(tmp_path / "a.parquet", work.events, groups=groups)
     ag.cluster.decide(rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out.parquet")
-    assert same(ag.cluster.load_decisions(tmp_path / "out.parquet", rule), work.ensemble.decide(rule, work.events, groups=groups).decisions)
+    assert same(
+        ag.cluster.load_decisions(tmp_path / "out.parquet", rule),
+        work.ensemble.decide(rule, work.events, groups=groups).decisions,
+    )
 
 
 def test_a_worker_without_memory_says_so(use: Callable[[FakeRay], FakeRay]) -> None:
     use(FakeRay())
     (finished,) = run_tasks(Actors(), _Hungry, ["b.parquet, rows 0 to 9"])
-    assert finished.result is None and finished.error.startswith("b.parquet, rows 0 to 9 does not fit into the memory of a worker")
+    assert finished.result is None and finished.error.startswith(
+        "b.parquet, rows 0 to 9 does not fit into the memory of a worker"
+    )
 
 
 class _Hungry:
@@ -413,7 +522,9 @@ class _Hungry:
         raise MemoryError
 
 
-def test_workers_with_other_versions_are_refused(use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_with_other_versions_are_refused(
+    use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch
+) -> None:
     use(FakeRay())
     monkeypatch.setattr(pool, "versions", lambda: {"python": "3.9.1", "agreestop": "0.2.0"})
     with pytest.raises(ag.InputError, match=r"a worker on .* has python 3\.\d+\.\d+"):
@@ -424,7 +535,9 @@ def test_workers_with_other_versions_are_refused(use: Callable[[FakeRay], FakeRa
 
 
 @pytest.mark.parametrize("given", [{}, {"count": 1}, {"address": "auto"}])
-def test_a_cluster_without_room_says_so(use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
+def test_a_cluster_without_room_says_so(
+    use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
     """A local cluster never grows; another one is given time."""
     monkeypatch.setattr(pool, "SECONDS_FOR_ROOM", -1.0)
     use(FakeRay(cores=2))
@@ -447,7 +560,9 @@ class _Growing(FakeRay):
         return [], list(refs)
 
 
-def test_a_cluster_may_still_be_starting(use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_may_still_be_starting(
+    use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pool, "SECONDS_TO_LOOK", 0.0)
     fake, said = use(_Growing(cores=0)), list[str]()
     found = list(run_tasks(Actors("auto"), _Echo, range(8), said.append))
@@ -463,7 +578,9 @@ class _Busy(FakeRay):
         return [first], []
 
 
-def test_the_end_does_not_wait_for_actors_that_never_start(use: Callable[[FakeRay], FakeRay]) -> None:
+def test_the_end_does_not_wait_for_actors_that_never_start(
+    use: Callable[[FakeRay], FakeRay],
+) -> None:
     fake = use(_Busy())
     assert [one.result for one in run_tasks(Actors(count=2), _Echo, range(3))] == [0, 1, 2]
     assert fake.started == fake.killed == 2
@@ -471,7 +588,10 @@ def test_the_end_does_not_wait_for_actors_that_never_start(use: Callable[[FakeRa
 
 class _TwoMachines(FakeRay):
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": {"CPU": 3.0}}, {"Alive": True, "Resources": {"CPU": 3.0}}]
+        return [
+            {"Alive": True, "Resources": {"CPU": 3.0}},
+            {"Alive": True, "Resources": {"CPU": 3.0}},
+        ]
 
 
 def test_an_actor_does_not_spread_over_two_machines(use: Callable[[FakeRay], FakeRay]) -> None:
@@ -480,7 +600,9 @@ def test_an_actor_does_not_spread_over_two_machines(use: Callable[[FakeRay], Fak
     assert fake.started == 2
 
 
-def test_workers_that_die_at_their_start_now_and_then_do_not_end_a_long_job(use: Callable[[FakeRay], FakeRay]) -> None:
+def test_workers_that_die_at_their_start_now_and_then_do_not_end_a_long_job(
+    use: Callable[[FakeRay], FakeRay],
+) -> None:
     calls: dict[int, int] = {}
 
     def lose(actor: int, method: str, argument: Any) -> bool:
@@ -496,7 +618,12 @@ def test_workers_that_die_at_their_start_now_and_then_do_not_end_a_long_job(use:
 
 @pytest.mark.parametrize("error", [ag.InputError("cannot write out"), MemoryError()])
 def test_what_is_no_damage_is_not_skipped(
-    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay], monkeypatch: pytest.MonkeyPatch, error: Exception
+    work: Work,
+    in_files: Files,
+    tmp_path: Path,
+    use: Callable[[FakeRay], FakeRay],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
     use(FakeRay())
 
@@ -508,7 +635,9 @@ def test_what_is_no_damage_is_not_skipped(
     else:
         monkeypatch.setattr(decisions, "write_part", fail)
     with pytest.raises(ag.InputError, match=r"cannot write out|does not fit"):
-        ag.cluster.decide(work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", skip_damaged=True)
+        ag.cluster.decide(
+            work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", skip_damaged=True
+        )
 
 
 def test_the_engine_is_chosen_from_recordings_that_can_be_read(
@@ -524,7 +653,9 @@ def test_the_engine_is_chosen_from_recordings_that_can_be_read(
     assert (run.recordings, len(run.damaged), run.engine) == (500, 1, work.ensemble.engine.name)
 
 
-def test_recordings_of_another_shape_are_named(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_recordings_of_another_shape_are_named(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     use(FakeRay())
     source = in_files(".npz")
     ag.events.Events.from_dense(np.zeros((20, 12, 9), bool), np.zeros(20, int)).save(source[1])
@@ -540,14 +671,25 @@ def test_a_job_that_decided_nothing_keeps_no_folder_from_others(
     with pytest.raises(ag.InputError, match="has room"):
         ag.cluster.decide(work.rule, work.ensemble, source, tmp_path / "out")
     use(FakeRay())
-    assert ag.cluster.decide(work.rule, work.ensemble, source[:2], tmp_path / "out").recordings == 900
+    assert (
+        ag.cluster.decide(work.rule, work.ensemble, source[:2], tmp_path / "out").recordings == 900
+    )
     assert len(ag.cluster.load_decisions(tmp_path / "out", work.rule)) == 900
 
 
-def test_progress_is_reported(work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]) -> None:
+def test_progress_is_reported(
+    work: Work, in_files: Files, tmp_path: Path, use: Callable[[FakeRay], FakeRay]
+) -> None:
     use(FakeRay())
     said: list[tuple[str, float]] = []
     ag.cluster.decide(
-        work.rule, work.ensemble, in_files(".npz"), tmp_path / "out", shard_rows=256, progress=lambda *words: said.append(words)
+        work.rule,
+        work.ensemble,
+        in_files(".npz"),
+        tmp_path / "out",
+        shard_rows=256,
+        progress=lambda *words: said.append(words),
     )
-    assert len(said) == 7 and said[-1][1] == 1 and said[-1][0].startswith("1,100 of 1,100 recordings")
+    assert (
+        len(said) == 7 and said[-1][1] == 1 and said[-1][0].startswith("1,100 of 1,100 recordings")
+    )

@@ -1,4 +1,5 @@
-"""On a true local cluster of two workers: the same decisions as on one machine, when a worker or the driver is killed too.
+"""On a true local cluster of two workers: the same decisions as on one machine, when a worker or
+the driver is killed too.
 
 `make cluster` runs these tests; where Ray is missing they are skipped.
 """
@@ -24,13 +25,22 @@ from .test_decide import same
 
 ray = pytest.importorskip("ray", reason="these tests need Ray: run `make cluster`")
 pytest.importorskip("pyarrow", reason="files of recordings need pyarrow (the extra cluster)")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # warnings of Ray itself are not ours
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),
+]  # warnings of Ray itself are not ours
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_cluster() -> Iterator[None]:
     """A cluster that most tests share, because starting one takes a while."""
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
     yield
     ray.shutdown()
 
@@ -58,7 +68,9 @@ class Suicide:
 
 
 def own_actors() -> list[int]:
-    """The processes of actors that descend from this one: other clusters on the machine are left alone."""
+    """The processes of actors that descend from this one: other clusters on the machine are left
+    alone.
+    """
     parents, names = {}, {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -73,12 +85,19 @@ def own_actors() -> list[int]:
             process = parents[process]
         return process == os.getpid()
 
-    return [process for process, name in names.items() if name.startswith(b"ray::Actor") and descends(process)]
+    return [
+        process
+        for process, name in names.items()
+        if name.startswith(b"ray::Actor") and descends(process)
+    ]
 
 
 def test_two_actors_are_two_processes(tmp_path: Path) -> None:
     found = list(run_tasks(Actors("local", 2), Process, [str(tmp_path)] * 6))
-    assert sorted(one.index for one in found) == list(range(6)) and len({one.result for one in found}) == 2
+    assert (
+        sorted(one.index for one in found) == list(range(6))
+        and len({one.result for one in found}) == 2
+    )
 
 
 def test_a_worker_that_dies_in_every_task_is_replaced_every_time(tmp_path: Path) -> None:
@@ -87,7 +106,9 @@ def test_a_worker_that_dies_in_every_task_is_replaced_every_time(tmp_path: Path)
     assert sorted(one.result or "" for one in found) == tasks
 
 
-def test_decisions_while_workers_are_killed(work: Work, tmp_path: Path, in_files: Callable[[str], list[Path]]) -> None:
+def test_decisions_while_workers_are_killed(
+    work: Work, tmp_path: Path, in_files: Callable[[str], list[Path]]
+) -> None:
     """Workers are killed from outside, one after the other, while they decide."""
     victims: list[int] = []
 
@@ -98,10 +119,19 @@ def test_decisions_while_workers_are_killed(work: Work, tmp_path: Path, in_files
             os.kill(left[0], signal.SIGKILL)
 
     run = ag.cluster.decide(
-        work.rule_file, work.members, in_files(".parquet"), tmp_path / "out.parquet", actors=2, shard_rows=256, progress=kill_one
+        work.rule_file,
+        work.members,
+        in_files(".parquet"),
+        tmp_path / "out.parquet",
+        actors=2,
+        shard_rows=256,
+        progress=kill_one,
     )
     assert victims and run.recordings == 1100
-    assert same(ag.cluster.load_decisions(tmp_path / "out.parquet", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
+    assert same(
+        ag.cluster.load_decisions(tmp_path / "out.parquet", work.rule),
+        work.ensemble.decide(work.rule, work.events).decisions,
+    )
 
 
 DRIVER = """
@@ -119,13 +149,20 @@ ag.cluster.decide(*sys.argv[1:4], sys.argv[4], actors=2, shard_rows=256, progres
 def test_the_driver_is_killed_and_the_same_call_continues(work: Work, tmp_path: Path) -> None:
     work.events.save(tmp_path / "a.npz")
     paths = [work.rule_file, work.members, tmp_path / "a.npz", tmp_path / "out"]
-    ended = subprocess.run([sys.executable, "-c", DRIVER, *map(str, paths)], capture_output=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", DRIVER, *map(str, paths)], capture_output=True, check=False
+    )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*.parquet")}
     assert 0 < len(finished) < 5
     run = ag.cluster.decide(*paths, actors=2, shard_rows=256)
-    assert run.resumed >= len(finished) and all(path.stat().st_mtime_ns == when for path, when in finished.items())
-    assert same(ag.cluster.load_decisions(tmp_path / "out", work.rule), work.ensemble.decide(work.rule, work.events).decisions)
+    assert run.resumed >= len(finished) and all(
+        path.stat().st_mtime_ns == when for path, when in finished.items()
+    )
+    assert same(
+        ag.cluster.load_decisions(tmp_path / "out", work.rule),
+        work.ensemble.decide(work.rule, work.events).decisions,
+    )
 
 
 def test_a_damaged_shard_is_named_by_its_worker(work: Work, tmp_path: Path) -> None:
@@ -134,7 +171,9 @@ def test_a_damaged_shard_is_named_by_its_worker(work: Work, tmp_path: Path) -> N
     content[len(content) // 4] ^= 1
     (tmp_path / "a.parquet").write_bytes(content)
     with pytest.raises(ag.InputError, match=r"a\.parquet is not a whole Parquet file"):
-        ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out", actors=1)
+        ag.cluster.decide(
+            work.rule, work.ensemble, tmp_path / "a.parquet", tmp_path / "out", actors=1
+        )
 
 
 def test_a_cluster_that_is_not_there_is_refused(work: Work, tmp_path: Path) -> None:
@@ -144,7 +183,9 @@ def test_a_cluster_that_is_not_there_is_refused(work: Work, tmp_path: Path) -> N
     ray.shutdown()
     for address in ("127.0.0.1:1", "auto"):
         with pytest.raises(ag.InputError, match="there is no Ray cluster at"):
-            ag.cluster.decide(work.rule, work.ensemble, tmp_path / "a.npz", tmp_path / "out", address=address)
+            ag.cluster.decide(
+                work.rule, work.ensemble, tmp_path / "a.npz", tmp_path / "out", address=address
+            )
 
 
 def test_ray_accepts_the_cluster_file_of_the_page() -> None:

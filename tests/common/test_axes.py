@@ -1,4 +1,6 @@
-"""Inputs have time as their second axis and series as their last; where one is taken for the other, a sentence says so."""
+"""Inputs have time as their second axis and series as their last; where one is taken for the other,
+a sentence says so.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ Y = np.arange(40) % 2
 def test_inputs_whose_last_axis_fits_as_time() -> None:
     assert "numpy.moveaxis(x, -1, 1)" in time_last((40, 3, 60), (3,))
     assert "numpy.moveaxis(x, -1, 1)" in time_last((40, 2, 20, 20, 80), (2, 20, 20))
-    for shape, step in (((40, 60, 4), (3,)), ((40, 3, 3), (3,)), ((40, 3), (3,)), ((40, 60, 3), (3,))):
+    for shape, step in (
+        ((40, 60, 4), (3,)),
+        ((40, 3, 3), (3,)),
+        ((40, 3), (3,)),
+        ((40, 60, 3), (3,)),
+    ):
         assert not time_last(shape, step)
 
 
@@ -27,7 +34,13 @@ def test_only_real_inputs_of_few_steps_are_asked_about() -> None:
         warn_of_time_last((40, 3, 60), "f")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for shape, kind in (((40, 60, 3), "f"), ((40, 3, 60), "b"), ((40, 3, 60), "u"), ((40, 1, 60), "f"), ((40, 10, 28, 28), "f")):
+        for shape, kind in (
+            ((40, 60, 3), "f"),
+            ((40, 3, 60), "b"),
+            ((40, 3, 60), "u"),
+            ((40, 1, 60), "f"),
+            ((40, 10, 28, 28), "f"),
+        ):
             warn_of_time_last(shape, kind)
 
 
@@ -38,7 +51,12 @@ def test_series_with_more_channels_than_times() -> None:
         check_series((40, 60, 3), (10, 20))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for shape, checkpoints in (((40, 3, 60), 5), ((40, 60), 5), ((40, 3, 60), None), ((40, 3, 60), "no times")):
+        for shape, checkpoints in (
+            ((40, 3, 60), 5),
+            ((40, 60), 5),
+            ((40, 3, 60), None),
+            ((40, 3, 60), "no times"),
+        ):
             check_series(shape, checkpoints)
 
 
@@ -51,7 +69,9 @@ def test_an_ensemble_names_the_axis_of_time() -> None:
         with pytest.raises(InputError, match=r"the network takes \(n, T, 3\)"):
             use(SERIES)
         use(inputs)
-    unknown = ag.ensembles.DeepEnsemble(ag.networks.FullyConnected((60,), 2, 1, (4,), real_input=True), members=1, device="cpu")
+    unknown = ag.ensembles.DeepEnsemble(
+        ag.networks.FullyConnected((60,), 2, 1, (4,), real_input=True), members=1, device="cpu"
+    )
     with pytest.warns(UserWarning, match="taken as 3 steps of 60 numbers"):
         unknown.fit(SERIES, Y, epochs=1, progress=False)
 

@@ -1,4 +1,6 @@
-"""Files are written completely or not at all, killed writers leave nothing for long, and folders can be locked."""
+"""Files are written completely or not at all, killed writers leave nothing for long, and folders
+can be locked.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from agreestop.common import InputError, atomic_writer, check_writable, file_lock, folder_lock, make_folder, open_file, read_file
+from agreestop.common import (
+    InputError,
+    atomic_writer,
+    check_writable,
+    file_lock,
+    folder_lock,
+    make_folder,
+    open_file,
+    read_file,
+)
 
 HOLD = """
 import sys, time
@@ -29,7 +40,9 @@ with atomic_writer(path) if kind == "write" else folder_lock(path):
 
 def start(kind: str, path: Path) -> subprocess.Popen[str]:
     """Another process that writes a file, or holds a folder's lock, until it is killed."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, kind, str(path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, kind, str(path)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
@@ -70,7 +83,9 @@ def test_many_threads_write_with_the_usual_permissions(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: write(tmp_path / f"file{i % 20}", bytes([i])), range(200)))
     assert len(names(tmp_path)) == 21
-    assert {path.stat().st_mode for path in tmp_path.iterdir()} == {(tmp_path / "usual").stat().st_mode}
+    assert {path.stat().st_mode for path in tmp_path.iterdir()} == {
+        (tmp_path / "usual").stat().st_mode
+    }
 
 
 def test_the_umask_of_the_process_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,14 +108,19 @@ def test_only_files_are_read_and_replaced(tmp_path: Path) -> None:
         read_file(tmp_path / "b", "make one")
     with pytest.raises(InputError, match="/a has more than 6 bytes"):
         read_file(tmp_path / "a", most=6)
-    with pytest.raises(InputError, match=r"/a cannot be read \(Input/output error\)"), open_file(tmp_path / "a"):
+    with (
+        pytest.raises(InputError, match=r"/a cannot be read \(Input/output error\)"),
+        open_file(tmp_path / "a"),
+    ):
         raise OSError(5, "Input/output error")
 
 
 def test_a_held_lock_is_refused_or_waited_for(tmp_path: Path) -> None:
     holder = start("lock", tmp_path)
     said: list[str] = []
-    refusal = rf"is in use by process {holder.pid}: wait until it is done, or choose another folder\.$"
+    refusal = (
+        rf"is in use by process {holder.pid}: wait until it is done, or choose another folder\.$"
+    )
     with pytest.raises(InputError, match=refusal), folder_lock(tmp_path):
         pass
     killer = threading.Timer(0.3, end, (holder,))
@@ -138,18 +158,33 @@ def test_a_thread_may_take_its_lock_twice_and_others_wait(tmp_path: Path) -> Non
     assert names(tmp_path) == []
 
 
-def test_a_lock_where_nothing_can_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = r"cannot lock .*: No such file or directory; choose a folder that exists and may be written to\.$"
+def test_a_lock_where_nothing_can_be_written_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = (
+        r"cannot lock .*: No such file or directory; choose a folder that exists and may be "
+        r"written to\.$"
+    )
     with pytest.raises(InputError, match=refusal), folder_lock(tmp_path / "none"):
         pass
-    with pytest.raises(InputError, match=refusal), folder_lock(tmp_path / "none", lambda sentence: pytest.fail(sentence)):
+    with (
+        pytest.raises(InputError, match=refusal),
+        folder_lock(tmp_path / "none", lambda sentence: pytest.fail(sentence)),
+    ):
         pass
-    monkeypatch.setattr(os, "open", lambda *arguments: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
-    with pytest.raises(InputError, match=r"cannot lock .*: Read-only file system"), folder_lock(tmp_path):
+    monkeypatch.setattr(
+        os, "open", lambda *arguments: (_ for _ in ()).throw(OSError(30, "Read-only file system"))
+    )
+    with (
+        pytest.raises(InputError, match=r"cannot lock .*: Read-only file system"),
+        folder_lock(tmp_path),
+    ):
         pass
 
 
-def test_a_file_system_without_locks_still_works_and_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_still_works_and_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fcntl
 
     def fail(handle: int, operation: int) -> None:
@@ -163,7 +198,10 @@ def test_a_file_system_without_locks_still_works_and_is_said(tmp_path: Path, mon
     with folder_lock(tmp_path, said.append):
         pass
     assert len(said) == 1 and "cannot be locked" in said[0]
-    with pytest.raises(InputError, match=r"cannot lock .*: Function not implemented"), folder_lock(tmp_path):
+    with (
+        pytest.raises(InputError, match=r"cannot lock .*: Function not implemented"),
+        folder_lock(tmp_path),
+    ):
         pass
 
 
@@ -189,7 +227,12 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
         assert (tmp_path / name).is_symlink() and (folder / "real").read_bytes() == content
     write(tmp_path / "new", b"made")
     assert (tmp_path / "new").is_symlink() and (folder / "not there yet").read_bytes() == b"made"
-    assert names(folder) == ["not there yet", "real"] and names(tmp_path) == ["elsewhere", "link", "new", "second"]
+    assert names(folder) == ["not there yet", "real"] and names(tmp_path) == [
+        "elsewhere",
+        "link",
+        "new",
+        "second",
+    ]
 
 
 def test_a_writer_that_fails_leaves_the_target_of_a_link(tmp_path: Path) -> None:
@@ -230,11 +273,17 @@ def test_an_input_is_not_replaced_through_a_link(tmp_path: Path) -> None:
     for output, source in (("link", "input"), ("input", "link"), ("link", "link")):
         with pytest.raises(InputError, match="is read and would be replaced"):
             check_writable(tmp_path / output, tmp_path / source)
-    check_writable(tmp_path / "other", tmp_path / "input", tmp_path / "loop", tmp_path / "none", None)
+    check_writable(
+        tmp_path / "other", tmp_path / "input", tmp_path / "loop", tmp_path / "none", None
+    )
 
 
 def test_a_lock_is_the_same_by_either_name(tmp_path: Path) -> None:
     write(tmp_path / "real")
     (tmp_path / "link").symlink_to("real")
-    with file_lock(tmp_path / "real"), pytest.raises(InputError, match="is in use by"), file_lock(tmp_path / "link"):
+    with (
+        file_lock(tmp_path / "real"),
+        pytest.raises(InputError, match="is in use by"),
+        file_lock(tmp_path / "link"),
+    ):
         pass

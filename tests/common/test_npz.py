@@ -1,4 +1,6 @@
-"""Files of arrays: arrays by name, no pickle, a digest that notices changes, and one sentence for whatever is wrong."""
+"""Files of arrays: arrays by name, no pickle, a digest that notices changes, and one sentence for
+whatever is wrong.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agreestop.common import Arrays, InputError, digest_of, read_list, read_npz, read_text, write_npz
+from agreestop.common import (
+    Arrays,
+    InputError,
+    digest_of,
+    read_list,
+    read_npz,
+    read_text,
+    write_npz,
+)
 
 
 def read(path: Path, needed: tuple[str, ...] = ()) -> Arrays:
@@ -55,7 +65,12 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 
 def test_the_digest_is_the_documented_one(tmp_path: Path) -> None:
     arrays: Arrays = {"b": np.arange(6, dtype="<i4").reshape(2, 3), "a": np.array("tea")}
-    plain = b"a <U3 ()\n" + "tea".encode("utf-32-le") + b"b <i4 (2, 3)\n" + bytes(byte for i in range(6) for byte in (i, 0, 0, 0))
+    plain = (
+        b"a <U3 ()\n"
+        + "tea".encode("utf-32-le")
+        + b"b <i4 (2, 3)\n"
+        + bytes(byte for i in range(6) for byte in (i, 0, 0, 0))
+    )
     write_npz(tmp_path / "a.npz", arrays)
     with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
         assert str(file["digest"]) == digest_of(arrays) == hashlib.sha256(plain).hexdigest()
@@ -90,7 +105,9 @@ def header_of(array: NDArray[Any]) -> bytes:
     return stream.getvalue()[: -array.nbytes or None]
 
 
-def write_members(path: Path, members: list[tuple[str, bytes]], kind: int = zipfile.ZIP_STORED) -> None:
+def write_members(
+    path: Path, members: list[tuple[str, bytes]], kind: int = zipfile.ZIP_STORED
+) -> None:
     with zipfile.ZipFile(path, "w", kind) as archive:
         for name, content in members:
             archive.writestr(name, content)
@@ -103,7 +120,9 @@ NO_ARRAYS = {
     "text": [("x.npy", TINY), ("readme.txt", b"hello")],
     "an array without its ending": [("x.npy", TINY), ("y.bin", TINY)],
     "no array": [("x.npy", b"hello")],
-    "a size of terabytes": [("x.npy", TINY.replace(b"(3,)", b"(9999999999999,)").replace(b" " * 13 + b"\n", b"\n"))],
+    "a size of terabytes": [
+        ("x.npy", TINY.replace(b"(3,)", b"(9999999999999,)").replace(b" " * 13 + b"\n", b"\n"))
+    ],
     "a negative size": [("x.npy", TINY.replace(b"(3,), }", b"(-3,),}"))],
     "another version": [("x.npy", b"\x93NUMPY\x09\x00" + TINY[8:])],
     "numbers without bytes": [("x.npy", TINY[:-24].replace(b"'<i8'", b"'|V0'"))],
@@ -116,7 +135,9 @@ NO_ARRAYS = {
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("kind", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("members", NO_ARRAYS.values(), ids=NO_ARRAYS.keys())
-def test_members_that_are_no_plain_arrays_are_refused(members: list[tuple[str, bytes]], kind: int, mmap: bool, tmp_path: Path) -> None:
+def test_members_that_are_no_plain_arrays_are_refused(
+    members: list[tuple[str, bytes]], kind: int, mmap: bool, tmp_path: Path
+) -> None:
     write_members(tmp_path / "a.npz", members, kind)
     with pytest.raises(InputError, match=r"a.npz is not a whole table"):
         read_npz(tmp_path / "a.npz", "table", "write one with save_table", mmap=mmap)
@@ -132,7 +153,9 @@ def test_a_member_that_comes_twice_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mmap", [True, False])
 @pytest.mark.parametrize("swallowed", [1, 2])
 def test_damage_to_the_directory_hides_no_array(mmap: bool, swallowed: int, tmp_path: Path) -> None:
-    """The length of a comment in the directory grows, so that the entries after it, the digest's included, seem to be its comment."""
+    """The length of a comment in the directory grows, so that the entries after it, the digest's
+    included, seem to be its comment.
+    """
     path = tmp_path / "a.npz"
     write_npz(path, {"x": np.arange(3), "y": np.arange(4)})
     content = bytearray(path.read_bytes())
@@ -148,11 +171,15 @@ def test_damage_to_the_directory_hides_no_array(mmap: bool, swallowed: int, tmp_
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-def test_an_array_hidden_in_the_middle_of_the_directory_is_noticed_without_a_digest(mmap: bool, tmp_path: Path) -> None:
+def test_an_array_hidden_in_the_middle_of_the_directory_is_noticed_without_a_digest(
+    mmap: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, x=np.arange(3), y=np.arange(4), z=np.arange(5))
     content = bytearray(path.read_bytes())
-    first, second, third = [at for at in range(len(content)) if content[at : at + 4] == b"PK\x01\x02"]
+    first, second, third = [
+        at for at in range(len(content)) if content[at : at + 4] == b"PK\x01\x02"
+    ]
     struct.pack_into("<H", content, first + 32, third - second)
     path.write_bytes(content)
     with zipfile.ZipFile(path) as archive:
@@ -172,7 +199,9 @@ def test_every_bit_of_a_file_with_a_digest_matters_or_does_not(tmp_path: Path) -
             found = read_npz(path, "table", "write one with save_table", mmap=bool(at % 2))
         except InputError:
             continue
-        assert found.keys() == arrays.keys() and all(np.array_equal(found[name], arrays[name]) for name in arrays), at
+        assert found.keys() == arrays.keys() and all(
+            np.array_equal(found[name], arrays[name]) for name in arrays
+        ), at
 
 
 def test_a_file_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
@@ -191,8 +220,15 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_lists_and_texts_are_lists_and_texts() -> None:
-    arrays: Arrays = {"bytes": np.array([b"a", b"b"]), "names": np.array(["a", "\x1b[2J"]), "number": np.array(3), "many": np.array(["a"])}
-    assert read_list("a.npz", arrays, "bytes") == ["a", "b"] and read_list("a.npz", arrays, "names") == ["a", "\x1b[2J"]
+    arrays: Arrays = {
+        "bytes": np.array([b"a", b"b"]),
+        "names": np.array(["a", "\x1b[2J"]),
+        "number": np.array(3),
+        "many": np.array(["a"]),
+    }
+    assert read_list("a.npz", arrays, "bytes") == ["a", "b"] and read_list(
+        "a.npz", arrays, "names"
+    ) == ["a", "\x1b[2J"]
     for name in ("number", "many"):
         with pytest.raises(InputError, match=f"a.npz holds {name} as .*: one text is needed"):
             read_text("a.npz", arrays, name)

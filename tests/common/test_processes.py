@@ -1,4 +1,6 @@
-"""Tasks in several processes: the results of one process, errors that reach the caller, and no process left behind."""
+"""Tasks in several processes: the results of one process, errors that reach the caller, and no
+process left behind.
+"""
 
 import multiprocessing
 import os
@@ -29,7 +31,11 @@ def prepare(factor: int) -> Callable[[int], tuple[int, int]]:
 def test_several_processes_give_the_results_of_one() -> None:
     one = {task: value for task, (value, _) in run_tasks(partial(prepare, 3), range(6), 1)}
     several = dict(run_tasks(partial(prepare, 3), range(6), 2))
-    assert {task: value for task, (value, _) in several.items()} == one == {task: 3 * task for task in range(6)}
+    assert (
+        {task: value for task, (value, _) in several.items()}
+        == one
+        == {task: 3 * task for task in range(6)}
+    )
     assert os.getpid() not in {process for _, process in several.values()}
 
 
@@ -45,7 +51,8 @@ def test_an_error_reaches_the_caller_and_ends_the_workers_but_no_other_process()
     other.start()
     try:
         with pytest.raises(ValueError, match="task -1"):
-            list(run_tasks(partial(prepare, 3), [-1, 1000, 1000], 2))  # the second worker would sleep for 1000 s
+            # the second worker would sleep for 1000 s
+            list(run_tasks(partial(prepare, 3), [-1, 1000, 1000], 2))
         assert multiprocessing.active_children() == [other]
     finally:
         other.kill()

@@ -1,4 +1,6 @@
-"""SplitMix64 gives the numbers of the reference implementation, and does not change its argument."""
+"""SplitMix64 gives the numbers of the reference implementation, and does not change its
+argument.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ import numpy as np
 
 from agreestop.common import GAMMA, mix
 
-REFERENCE = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+REFERENCE = [
+    6457827717110365317,
+    3203168211198807973,
+    9817491932198370423,
+    4593380528125082431,
+    16408922859458223821,
+]
 """The first numbers of the stream that starts at 1234567, by the C code of Sebastiano Vigna."""
 
 

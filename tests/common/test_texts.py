@@ -1,4 +1,6 @@
-"""Texts never multiply memory: an array gives each the room of the longest, so lengths are checked before one is made."""
+"""Texts never multiply memory: an array gives each the room of the longest, so lengths are checked
+before one is made.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,18 @@ def with_field(name: str, value: Any) -> ag.Scores:
 
 REFUSED: dict[str, Callable[[], Any]] = {
     "a long id among 100,000": lambda: as_array(uneven(100_000, 10_000), "ids"),
-    "a long text among numbers": lambda: as_array([[1.0, 2.0]] * 5_000 + [[1.0, "x" * 10**6]], "log_confidence"),
+    "a long text among numbers": lambda: as_array(
+        [[1.0, 2.0]] * 5_000 + [[1.0, "x" * 10**6]], "log_confidence"
+    ),
     "bytes": lambda: as_array([b"a"] * 100_000 + [b"x" * 10**5], "ids"),
     "a column of pandas": lambda: as_texts(np.array(uneven(100_000, 10_000), object), "ids"),
     "an id of scores": lambda: with_field("ids", uneven(300, 10**6)),
     "a group": lambda: ag.AgreeStop(0.9, (20, 40), 1).calibrate(SCORES, groups=uneven(300, 10**6)),
     "the group of a new input": lambda: GROUPED.decide(SCORES, groups=uneven(300, 10**6)),
     "a class": lambda: with_field("classes", uneven(SCORES.log_confidence.shape[3], 10**6)),
-    "a class of events": lambda: ag.events.Events.from_dense(np.ones((2, 3, 4), bool), [0, 1], uneven(2000, 10**6)),
+    "a class of events": lambda: ag.events.Events.from_dense(
+        np.ones((2, 3, 4), bool), [0, 1], uneven(2000, 10**6)
+    ),
 }
 
 
@@ -75,13 +81,26 @@ def test_a_line_of_3_megabytes_in_a_file_of_groups(
 ) -> None:
     ag.save_scores(tmp_path / "scores.npz", SCORES)
     (tmp_path / "groups.txt").write_text("\n".join(uneven(300, 3 * 10**6)))
-    words = ["calibrate", "scores.npz", "--checkpoints", "20,40", "--groups", "groups.txt", "-o", "a.rule"]
+    words = [
+        "calibrate",
+        "scores.npz",
+        "--checkpoints",
+        "20,40",
+        "--groups",
+        "groups.txt",
+        "-o",
+        "a.rule",
+    ]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["agreestop", *words])
     with little_memory(), pytest.raises(SystemExit) as ended:
         main()
     said = " ".join(capsys.readouterr().err.split())
-    assert ended.value.code == 2 and "groups.txt holds a text of 3,000,000 characters" in said and not Path("a.rule").exists()
+    assert (
+        ended.value.code == 2
+        and "groups.txt holds a text of 3,000,000 characters" in said
+        and not Path("a.rule").exists()
+    )
 
 
 @pytest.mark.parametrize("kind", ["equal values", "one long recording", "texts"])
@@ -93,11 +112,21 @@ def test_a_parquet_file_of_a_kilobyte(kind: str, tmp_path: Path) -> None:
 
     from agreestop.cluster.sources import check_ids, count_rows, open_recordings
 
-    rows, steps = {"equal values": (2**23, 1), "one long recording": (1, 2**25), "texts": (3000, 1)}[kind]
+    rows, steps = {
+        "equal values": (2**23, 1),
+        "one long recording": (1, 2**25),
+        "texts": (3000, 1),
+    }[kind]
     ends = np.arange(rows + 1) * steps
-    columns: dict[str, Any] = {"counts": pa.LargeListArray.from_arrays(ends, pa.array(np.zeros(rows * steps, np.int32)))}
-    columns["indices"] = pa.LargeListArray.from_arrays(np.zeros(rows + 1, np.int64), pa.array(np.zeros(0, np.uint16)))
-    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * 10**6 if kind == "texts" else "a"]))
+    columns: dict[str, Any] = {
+        "counts": pa.LargeListArray.from_arrays(ends, pa.array(np.zeros(rows * steps, np.int32)))
+    }
+    columns["indices"] = pa.LargeListArray.from_arrays(
+        np.zeros(rows + 1, np.int64), pa.array(np.zeros(0, np.uint16))
+    )
+    texts = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(rows, np.int32)), pa.array(["x" * 10**6 if kind == "texts" else "a"])
+    )
     columns["id"] = texts
     path = str(tmp_path / "bomb.parquet")
     pq.write_table(pa.table(columns), path, compression="zstd", row_group_size=rows)
@@ -106,7 +135,9 @@ def test_a_parquet_file_of_a_kilobyte(kind: str, tmp_path: Path) -> None:
     before = pa.total_allocated_bytes()
     with little_memory():
         check_ids([path])
-        with pytest.raises(InputError, match="times its size" if kind != "texts" else "the column id holds a text"):
+        with pytest.raises(
+            InputError, match="times its size" if kind != "texts" else "the column id holds a text"
+        ):
             assert count_rows(path) == rows
             open_recordings(path, (4,)).read(0, rows)
     assert pa.total_allocated_bytes() - before < MOST
@@ -122,10 +153,17 @@ def test_an_honest_parquet_file_of_sparse_recordings(tmp_path: Path) -> None:
     n, steps = 2000, 5000
     steps_with_events = np.unique(rng.integers(n * steps, size=10 * n))
     pointers = np.searchsorted(steps_with_events, np.arange(n * steps + 1))
-    recordings = ag.events.Events(np.full(len(steps_with_events), 3, np.uint16), pointers, None, (n, steps, 4))
-    ag.cluster.save_recordings(tmp_path / "a.parquet", recordings, ids=[f"recording {row}" for row in range(n)])
+    recordings = ag.events.Events(
+        np.full(len(steps_with_events), 3, np.uint16), pointers, None, (n, steps, 4)
+    )
+    ag.cluster.save_recordings(
+        tmp_path / "a.parquet", recordings, ids=[f"recording {row}" for row in range(n)]
+    )
     found = open_recordings(str(tmp_path / "a.parquet"), (4,)).read(0, n)
-    assert np.array_equal(found.events.indices, recordings.indices) and found.carried["id"][7] == "recording 7"
+    assert (
+        np.array_equal(found.events.indices, recordings.indices)
+        and found.carried["id"][7] == "recording 7"
+    )
 
 
 # ---- what is saved can be loaded

@@ -176,7 +176,9 @@ def decided(decisions: ag.Decisions) -> Record:
     risk = decisions.first_risk
     assert risk is not None
     finite = risk[np.isfinite(risk)]
-    found["first_risk"] = as_numbers([*risk[:RISKS].tolist(), float(finite.mean()) if len(finite) else 0.0])
+    found["first_risk"] = as_numbers(
+        [*risk[:RISKS].tolist(), float(finite.mean()) if len(finite) else 0.0]
+    )
     return found
 
 
@@ -187,7 +189,9 @@ def evaluated(decisions: ag.Decisions, labels: Any) -> Record:
     for name in ("coverage", "latency", "cost", "agreement"):
         value = getattr(evaluation, name)
         found[name] = None if value is None else as_numbers(float(value))
-    found["draw_range"] = None if evaluation.draw_range is None else as_numbers(list(evaluation.draw_range))
+    found["draw_range"] = (
+        None if evaluation.draw_range is None else as_numbers(list(evaluation.draw_range))
+    )
     for name in ("by_block", "by_group"):
         groups = getattr(evaluation, name) or ()
         found[name] = [[group.name, group.n, as_numbers(float(group.coverage))] for group in groups]
@@ -218,7 +222,10 @@ def record(case: Case) -> Record:
 POOLINGS: dict[str, Any] = {
     **{f"PM({r})": ag.MergePValues(r=r) for r in EXPONENTS},
     **{f"PM({r}, table)": ag.MergePValues(r=r, table=True) for r in (-2, -1, 0, 1)},
-    **{f"PM({r}, exchangeable)": ag.MergePValues(r=r, form="exchangeable") for r in (-0.5, 0, 1, math.inf)},
+    **{
+        f"PM({r}, exchangeable)": ag.MergePValues(r=r, form="exchangeable")
+        for r in (-0.5, 0, 1, math.inf)
+    },
     **{f"PM({r}, randomized)": ag.MergePValues(r=r, form="randomized", seed=3) for r in (0, 1)},
     **{f"ranks({r})": ag.MergeRanks(r=r) for r in (-math.inf, -1, 0, 1, 2)},
     "votes": ag.MajorityVote(),
@@ -261,8 +268,12 @@ def fitted_risks(data: Data) -> dict[str, Any]:
         "given temperatures": given,
         "learned risk": ag.LearnedRisk(given, 2, weights, 0.3, log_times, TIMES),
         "fixed time": ag.FixedTime(),
-        "shaped risk": ag.ShapedRisk.per_time(ag.TopMass(ag.MergeConfidence(r=0)), TIMES, power=0.5),
-        "shaped risk, closed": ag.ShapedRisk(given, np.array([-np.inf, 0.2, -np.inf, 0.1, 0.0]), TIMES),
+        "shaped risk": ag.ShapedRisk.per_time(
+            ag.TopMass(ag.MergeConfidence(r=0)), TIMES, power=0.5
+        ),
+        "shaped risk, closed": ag.ShapedRisk(
+            given, np.array([-np.inf, 0.2, -np.inf, 0.1, 0.0]), TIMES
+        ),
     }
 
 
@@ -363,16 +374,22 @@ def agreestop_cases(data: Data) -> Iterator[Case]:
     )
     for size in (CLASSES, CLASSES + 2):
         yield Case(f"AgreeStop, any size {size}", ag.AgreeStop(TARGET, TIMES, size), data)
-        yield Case(f"AgreeStop, any size {size}, fill", ag.AgreeStop(TARGET, TIMES, size, fill=True), data)
+        yield Case(
+            f"AgreeStop, any size {size}, fill", ag.AgreeStop(TARGET, TIMES, size, fill=True), data
+        )
     steps = np.abs(np.arange(CLASSES)[:, None] - np.arange(CLASSES)) / 2
-    uneven = np.triu(np.full((CLASSES, CLASSES), 2.0), 1) + np.tril(np.full((CLASSES, CLASSES), 0.7), -1)
+    uneven = np.triu(np.full((CLASSES, CLASSES), 2.0), 1) + np.tril(
+        np.full((CLASSES, CLASSES), 0.7), -1
+    )
     for name, loss, most in (
         ("steps", steps, 0.3),
         ("uneven", uneven, "0.4"),
         ("misses", 1 - np.eye(CLASSES), 0.2),
     ):
         for size, fill in ((1, False), (2, False), (2, True)):
-            rule = ag.AgreeStop(None, TIMES, size, fill, risks["given temperatures"], loss=loss, max_loss=most)
+            rule = ag.AgreeStop(
+                None, TIMES, size, fill, risks["given temperatures"], loss=loss, max_loss=most
+            )
             yield Case(f"AgreeStop, loss {name}, I={size}{', fill' * fill}", rule, data)
     lossy = ag.AgreeStop(None, TIMES, 1, loss=steps, max_loss=0.4, class_conditional=True)
     yield Case("AgreeStop, loss by class", lossy, data)
@@ -395,7 +412,9 @@ def agreestop_cases(data: Data) -> Iterator[Case]:
             data,
         )
         for size, delta in ((1, None), (2, 0.4)):
-            aware = ag.SpikeCP(TARGET, TIMES, size, ag.MergeConfidence(), "stop-aware", gate=one, delta=delta)
+            aware = ag.SpikeCP(
+                TARGET, TIMES, size, ag.MergeConfidence(), "stop-aware", gate=one, delta=delta
+            )
             yield Case(f"SpikeCP stop-aware, {words}, delta={delta}", aware, data)
     for words, chosen in (
         ("top mass", risks["top mass"]),
@@ -404,7 +423,9 @@ def agreestop_cases(data: Data) -> Iterator[Case]:
     ):
         accumulated = ag.AgreeStop(0.6, TIMES, 1, risk=chosen, accumulated=True, delta=0.3)
         yield Case(f"AgreeStop, accumulated, {words}", accumulated, data)
-    wide = ag.AgreeStop(0.7, TIMES, 2, True, risks["given temperatures"], accumulated=True, delta=0.2)
+    wide = ag.AgreeStop(
+        0.7, TIMES, 2, True, risks["given temperatures"], accumulated=True, delta=0.2
+    )
     yield Case("AgreeStop, accumulated, fill", wide, data)
     yield Case("DCSNN", ag.DCSNN(0.7, TIMES, 1), data)
     yield Case("DCSNN, coarse", ag.DCSNN(0.99, FEW, 2, grid=(0.2, 0.5, 0.8)), data)
@@ -420,9 +441,13 @@ def one_threshold(data: Data) -> dict[str, AnyRule]:
         "AgreeStop, I=2": ag.AgreeStop(TARGET, TIMES, 2, risk=risks["given temperatures"]),
         "AgreeStop, fill": ag.AgreeStop(TARGET, TIMES, 2, True, risk=risks["shaped risk"]),
         "stop-aware": ag.SpikeCP(TARGET, TIMES, 1, ag.MergeConfidence(), "stop-aware"),
-        "stop-aware, temperatures": ag.SpikeCP(TARGET, TIMES, 2, None, "stop-aware", scores["given temperatures"]),
+        "stop-aware, temperatures": ag.SpikeCP(
+            TARGET, TIMES, 2, None, "stop-aware", scores["given temperatures"]
+        ),
         "AgreeStop, gate": ag.AgreeStop(TARGET, TIMES, 1, gate=gate),
-        "stop-aware, gate": ag.SpikeCP(TARGET, TIMES, 1, ag.MergeConfidence(), "stop-aware", gate=gate),
+        "stop-aware, gate": ag.SpikeCP(
+            TARGET, TIMES, 1, ag.MergeConfidence(), "stop-aware", gate=gate
+        ),
     }
 
 
@@ -459,7 +484,9 @@ def condition_cases(data: Data) -> Iterator[Case]:
     yield Case("AgreeStop, loss, final", lossy, data, final=True)
     simultaneous = ag.SpikeCP(TARGET, TIMES, 1, ag.MergeConfidence(), "simultaneous")
     yield Case("simultaneous, final", simultaneous, data, final=True)
-    yield Case("bonferroni, final", ag.SpikeCP(TARGET, FEW, 1, ag.MergeConfidence()), data, final=True)
+    yield Case(
+        "bonferroni, final", ag.SpikeCP(TARGET, FEW, 1, ag.MergeConfidence()), data, final=True
+    )
 
 
 def precise_rules() -> dict[str, AnyRule]:
@@ -497,7 +524,9 @@ def named(sample: Sample) -> ag.Scores:
     """Scores with names of classes, an engine, ids and lengths."""
     first = 1000 * len(sample.labels)
     ids, lengths = np.arange(first, first + len(sample.labels)), np.full(len(sample.labels), 10)
-    return ag.Scores(sample.log_confidence, sample.labels, TIMES, tuple("vwxyz"), "numba", "ab12", ids, lengths)
+    return ag.Scores(
+        sample.log_confidence, sample.labels, TIMES, tuple("vwxyz"), "numba", "ab12", ids, lengths
+    )
 
 
 def other_cases(data: Data) -> Iterator[Case]:
@@ -642,8 +671,13 @@ def tuned_record(name: str) -> Record | None:
     assert isinstance(rule, (ag.AgreeStop, ag.SpikeCP))
     data = TIED[2]
     tuning = data.tuning
-    tuned = ag.tune(rule, tuning.log_confidence, tuning.labels, TIMES, 100, (0.0, 1.0), 3, 4, **options)
-    trials = [[trial.name, *as_numbers([trial.latency, trial.set_size, trial.excess, trial.work])] for trial in tuned.trials]
+    tuned = ag.tune(
+        rule, tuning.log_confidence, tuning.labels, TIMES, 100, (0.0, 1.0), 3, 4, **options
+    )
+    trials = [
+        [trial.name, *as_numbers([trial.latency, trial.set_size, trial.excess, trial.work])]
+        for trial in tuned.trials
+    ]
     case = Case(name, tuned.rule, data)
     return {"trials": trials, "note": tuned.note, **decided(case.decisions)}
 
@@ -664,7 +698,9 @@ def front_record() -> Record:
     )
     found = []
     for point in points:
-        looks = point.rule.checkpoints.looks if isinstance(point.rule.checkpoints, ag.Schedule) else ()
+        looks = (
+            point.rule.checkpoints.looks if isinstance(point.rule.checkpoints, ag.Schedule) else ()
+        )
         stops = decided(Case(point.name, point.rule, data).decisions)
         found.append(
             [
@@ -715,7 +751,9 @@ def warned_notes() -> Record:
     case = CASES["AgreeStop top mass; K=6"]
     labels = case.data.test.labels
     common = np.flatnonzero(labels < 2)
-    fewer = case.calibrated.decide(np.repeat(case.data.test.log_confidence[common], 8, axis=0), TIMES, first=0)
+    fewer = case.calibrated.decide(
+        np.repeat(case.data.test.log_confidence[common], 8, axis=0), TIMES, first=0
+    )
     return {
         "other labels": evaluated(case.decisions, np.roll(labels, 1)),
         "other classes": evaluated(fewer, np.repeat(labels[common], 8)),
@@ -760,7 +798,11 @@ class Texts:
 def expand(value: Any, texts: list[str]) -> Any:
     """The opposite of `Texts.shorten`."""
     if isinstance(value, dict):
-        return texts[value["text"]] if set(value) == {"text"} else {key: expand(one, texts) for key, one in value.items()}
+        return (
+            texts[value["text"]]
+            if set(value) == {"text"}
+            else {key: expand(one, texts) for key, one in value.items()}
+        )
     return [expand(one, texts) for one in value] if isinstance(value, list) else value
 
 
@@ -783,7 +825,10 @@ def store() -> None:
     short = texts.shorten(parts)
     lines = [f'"texts": {json.dumps(list(texts.known), indent=0, ensure_ascii=False)}']
     for part, records in short.items():
-        rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}" for name, one in records.items())
+        rows = ",\n".join(
+            f"{json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}"
+            for name, one in records.items()
+        )
         lines.append(f'"{part}": {{\n{rows}\n}}')
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     PATH.write_bytes(gzip.compress(text.encode(), mtime=0))

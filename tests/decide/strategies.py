@@ -1,6 +1,7 @@
 """Small score makers, hypothesis strategies and helpers that the tests share.
 
-The tests use public names. The few things that have no public name stand at the end of this file, and nowhere else.
+The tests use public names. The few things that have no public name stand at the end of this file,
+and nowhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from agreestop.decide import agree_stop
 from agreestop.decide.answer_kinds import BestClasses
 from agreestop.decide.calibration import calibrate_reduced as calibrate_reduced
 from agreestop.decide.calibration import reduce_examples as reduce_examples
-from agreestop.decide.checkpoints import Conditions, Evidence, LabelledEvidence, State, Stops, run_checkpoints
+from agreestop.decide.checkpoints import (
+    Conditions,
+    Evidence,
+    LabelledEvidence,
+    State,
+    Stops,
+    run_checkpoints,
+)
 from agreestop.decide.confidence import parse_pooling as parse_pooling
 from agreestop.decide.drift import betting as betting
 from agreestop.decide.drift import label_queue as label_queue
@@ -58,7 +66,9 @@ EXPONENTS = (-math.inf, -45.0, -2.0, -1.0, -0.5, 0.0, 0.3, 1.0, 2.0, 5.0, 45.0, 
 
 def exponents() -> st.SearchStrategy[float]:
     """Exponents of a generalised mean: the named ones, whole and broken, positive and negative."""
-    return st.one_of(st.sampled_from(EXPONENTS), st.floats(-20, 20).filter(lambda r: abs(r) > 1e-200))
+    return st.one_of(
+        st.sampled_from(EXPONENTS), st.floats(-20, 20).filter(lambda r: abs(r) > 1e-200)
+    )
 
 
 class Sample(NamedTuple):
@@ -71,8 +81,16 @@ class Sample(NamedTuple):
         return Sample(self.log_confidence[rows], self.labels[rows])
 
 
-def make_sample(n: int, checkpoints: int = 3, members: int = 2, classes: int = 4, seed: int = 0, tied: bool = True) -> Sample:
-    """Members that count spikes, many of them in common, in favour of the label; every class is the label equally often.
+def make_sample(
+    n: int,
+    checkpoints: int = 3,
+    members: int = 2,
+    classes: int = 4,
+    seed: int = 0,
+    tied: bool = True,
+) -> Sample:
+    """Members that count spikes, many of them in common, in favour of the label; every class is the
+    label equally often.
 
     `tied=False` adds noise, so that no two scores tie.
     """
@@ -90,7 +108,9 @@ def make_sample(n: int, checkpoints: int = 3, members: int = 2, classes: int = 4
 
 
 def calibrate_quietly(rule: Any, *data: Any, **options: Any) -> ag.CalibratedRule:
-    """Calibrate with examples that may be too few to exclude anything: such warnings, and no others, are passed over."""
+    """Calibrate with examples that may be too few to exclude anything: such warnings, and no
+    others, are passed over.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ag.CalibrationWarning)
         given = data[0] if len(data) == 1 and isinstance(data[0], Sample) else data
@@ -99,7 +119,9 @@ def calibrate_quietly(rule: Any, *data: Any, **options: Any) -> ag.CalibratedRul
 
 
 def value_of_each(rule: Any, log_confidence: Floats, labels: Any) -> Floats:
-    """W, or V, of every example (n,): each is a group of its own, and with target 1/2 the order statistic of one value is that value."""
+    """W, or V, of every example (n,): each is a group of its own, and with target 1/2 the order
+    statistic of one value is that value.
+    """
     rows = [f"row {row:06}" for row in range(len(log_confidence))]
     calibrated = calibrate_quietly(replace(rule, target="1/2"), log_confidence, labels, groups=rows)
     assert calibrated.kth_values is not None and calibrated.group_names == tuple(rows)
@@ -134,14 +156,20 @@ def _few_values(shape: tuple[int, ...]) -> st.SearchStrategy[Floats]:
 @st.composite
 def score_tables(draw: st.DrawFn, most_rows: int = 4) -> ScoreTable:
     """Tiny score tables full of ties: M = 1..4, C = 1..5, I = 1..C + 1."""
-    n, checkpoints, classes = draw(st.integers(1, most_rows)), draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    n, checkpoints, classes = (
+        draw(st.integers(1, most_rows)),
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, 5)),
+    )
     scores = draw(_few_values((n, checkpoints, classes)))
     labels = draw(hnp.arrays(np.int64, n, elements=st.integers(0, classes - 1)))
     return ScoreTable(scores, labels, draw(st.integers(1, classes + 1)))
 
 
 class RiskTable(NamedTuple):
-    """log ρ (n, M, C) and log e (n, M) of all checkpoints, labels (n,) and the largest set that may stop."""
+    """log ρ (n, M, C) and log e (n, M) of all checkpoints, labels (n,) and the largest set that may
+    stop.
+    """
 
     mass: Floats
     risk: Floats
@@ -161,11 +189,17 @@ class RiskTable(NamedTuple):
 
 @st.composite
 def risk_tables(draw: st.DrawFn, most_rows: int = 4) -> RiskTable:
-    """Tiny tables of ρ (distinct inside a cell, as masses of tails are; heavy ties between cells) and of a risk e.
+    """Tiny tables of ρ (distinct inside a cell, as masses of tails are; heavy ties between cells)
+    and of a risk e.
 
-    The risk is the mass of all but the I most probable classes, or any number, minus infinity among them.
+    The risk is the mass of all but the I most probable classes, or any number, minus infinity among
+    them.
     """
-    n, checkpoints, classes = draw(st.integers(1, most_rows)), draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    n, checkpoints, classes = (
+        draw(st.integers(1, most_rows)),
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, 5)),
+    )
     max_set_size = draw(st.integers(1, classes + 1))
     cells = st.permutations(range(-7, 0)).map(lambda values: values[:classes])
     masses, risks = np.empty((n, checkpoints, classes)), np.empty((n, checkpoints))
@@ -176,7 +210,11 @@ def risk_tables(draw: st.DrawFn, most_rows: int = 4) -> RiskTable:
             mass[mass.argmax()] = 0.0
             tail = np.sort(mass)[::-1][max_set_size] if max_set_size < classes else -np.inf
             masses[row, index] = mass
-            risks[row, index] = draw(st.sampled_from([-np.inf, -6.0, -4.0, -3.0, -2.0, -1.0, 0.0])) if any_risk else tail
+            risks[row, index] = (
+                draw(st.sampled_from([-np.inf, -6.0, -4.0, -3.0, -2.0, -1.0, 0.0]))
+                if any_risk
+                else tail
+            )
     labels = draw(hnp.arrays(np.int64, n, elements=st.integers(0, classes - 1)))
     return RiskTable(masses, risks, labels, max_set_size)
 
@@ -194,7 +232,8 @@ def between(points: Sequence[float]) -> list[float]:
     return [points[0] - 1.0, *inner, points[-1] + 1.0]
 
 
-# ------------------------------------------------------------------------------------------ what has no public name
+# ------------------------------------------------------------------------------------------ what
+# has no public name
 
 
 LEARNED = "policy"  # where a rule file keeps what calibration learned
@@ -202,7 +241,9 @@ NOTHING = -1e6  # stands for a risk of minus infinity, since log-confidences are
 
 
 class TableRisk(Risk):
-    """A risk that is written down: member 0 of the log-confidences is log ρ of each class, member 1 is log e."""
+    """A risk that is written down: member 0 of the log-confidences is log ρ of each class, member 1
+    is log e.
+    """
 
     def evidence(self, index: Any, log_confidence: Floats, max_set_size: int) -> Evidence:
         risk = log_confidence[:, 1, 0]
@@ -217,7 +258,9 @@ class TableScore(Score):
 
 
 class Reading(NamedTuple):
-    """What a rule reads off n inputs at all M checkpoints: numbers of the classes (n, M, C) or (n, M, K, C), and log e (n, M)."""
+    """What a rule reads off n inputs at all M checkpoints: numbers of the classes (n, M, C) or (n,
+    M, K, C), and log e (n, M).
+    """
 
     values: Floats
     log_risk: Floats | None
@@ -241,13 +284,17 @@ def reading_of(rule: Any, log_confidence: Floats) -> Reading:
 
 
 def reading_at(risk: Any, index: Any, log_confidence: Floats, max_set_size: int) -> Reading:
-    """What a risk reads off log-confidences (b, K, C) at one checkpoint, or at one checkpoint for each input."""
+    """What a risk reads off log-confidences (b, K, C) at one checkpoint, or at one checkpoint for
+    each input.
+    """
     evidence = risk.evidence(index, log_confidence, max_set_size)
     return Reading(evidence.values, evidence.log_risk)
 
 
 def rule_reads(rule: Any, index: Any, log_confidence: Floats) -> Reading:
-    """What a rule reads off log-confidences (b, K, C) at one checkpoint, or at one checkpoint for each input."""
+    """What a rule reads off log-confidences (b, K, C) at one checkpoint, or at one checkpoint for
+    each input.
+    """
     evidence = read_evidence(rule, index, log_confidence)
     return Reading(evidence.values, evidence.log_risk)
 
@@ -255,7 +302,9 @@ def rule_reads(rule: Any, index: Any, log_confidence: Floats) -> Reading:
 def best_classes(rule: Any, log_confidence: Floats) -> Integers:
     """The best class of every input at every checkpoint of the rule, (n, M)."""
     evidence = gather_evidence(rule, log_confidence, range(len(rule.checkpoints)))
-    return np.stack([rule.best(evidence[:, index]) for index in range(len(rule.checkpoints))], axis=1)
+    return np.stack(
+        [rule.best(evidence[:, index]) for index in range(len(rule.checkpoints))], axis=1
+    )
 
 
 def decisions_of_an_engine(calibrated: ag.CalibratedRule, n: int) -> ag.Decisions:
@@ -264,7 +313,9 @@ def decisions_of_an_engine(calibrated: ag.CalibratedRule, n: int) -> ag.Decision
 
 
 def parts_of_state(state: Any) -> dict[str, Any]:
-    """What a rule remembers of its inputs between two checkpoints: an array for each thing, or None."""
+    """What a rule remembers of its inputs between two checkpoints: an array for each thing, or
+    None.
+    """
     names = [field.name for field in fields(state) if field.name not in ("count", "first_risk")]
     return {name: getattr(state, name) for name in names}
 
@@ -294,14 +345,26 @@ def calibration_risk_of(monitor: ag.DriftMonitor) -> float:
 def with_thresholds(calibrated: ag.CalibratedRule, thresholds: Floats) -> ag.CalibratedRule:
     """A rule with groups or a gate, with other thresholds (G, B), which may be damaged."""
     policy: Any = calibrated.policy
-    return replace(calibrated, policy=replace(policy, values=policy.answer.shown(thresholds), order_statistics=None))
+    return replace(
+        calibrated,
+        policy=replace(policy, values=policy.answer.shown(thresholds), order_statistics=None),
+    )
 
 
 QUICK_REPEATS = 3  # of a candidate, in tests of jobs
 
 
-def tune_quickly(patch: Any, *, steps: int = 1, powers: tuple[float, ...] = (1.0,), learned: bool = True, **constants: Any) -> None:
-    """Make `tune` and `front` search little. `learned=False` leaves out the learned risk, since scikit-learn is slow to load."""
+def tune_quickly(
+    patch: Any,
+    *,
+    steps: int = 1,
+    powers: tuple[float, ...] = (1.0,),
+    learned: bool = True,
+    **constants: Any,
+) -> None:
+    """Make `tune` and `front` search little. `learned=False` leaves out the learned risk, since
+    scikit-learn is slow to load.
+    """
     patch.setattr(tuning, "SEARCH_STEPS", steps)
     patch.setattr(tuning, "POWERS", powers)
     patch.setattr(schedule_search, "SEARCH_STEPS", steps)
@@ -312,9 +375,14 @@ def tune_quickly(patch: Any, *, steps: int = 1, powers: tuple[float, ...] = (1.0
 
 
 def measure_quickly(patch: Any, **settings: Any) -> None:
-    """`tune_quickly` for jobs that measure every rule: what they tune tries one exponent and few divisions."""
+    """`tune_quickly` for jobs that measure every rule: what they tune tries one exponent and few
+    divisions.
+    """
     tune_quickly(patch, **{"FINALISTS": 1, **settings})
-    patch.setattr("agreestop.pipeline.measure.tune", partial(tuning.tune, exponents=(1.0,), repeats=QUICK_REPEATS))
+    patch.setattr(
+        "agreestop.pipeline.measure.tune",
+        partial(tuning.tune, exponents=(1.0,), repeats=QUICK_REPEATS),
+    )
 
 
 def assert_same_reading(first: Reading, second: Reading) -> None:
@@ -324,8 +392,12 @@ def assert_same_reading(first: Reading, second: Reading) -> None:
         np.testing.assert_array_equal(first.log_risk, second.log_risk)
 
 
-def rounded_value_of_each(rule: Any, log_confidence: Floats, labels: Integers, stated: float, final: bool = False) -> Floats:
-    """W_η, or V_η, of every example (n,): what no run of the same input that is rounded otherwise goes beyond."""
+def rounded_value_of_each(
+    rule: Any, log_confidence: Floats, labels: Integers, stated: float, final: bool = False
+) -> Floats:
+    """W_η, or V_η, of every example (n,): what no run of the same input that is rounded otherwise
+    goes beyond.
+    """
     evidence = gather_evidence(rule, log_confidence, range(len(rule.checkpoints)))
     rounding = Rounding.of(log_confidence, stated)
     classes = log_confidence.shape[-1]
@@ -338,7 +410,9 @@ def rounded_value_of_each(rule: Any, log_confidence: Floats, labels: Integers, s
 
 @dataclass(frozen=True, eq=False)
 class Ended:
-    """How n inputs ended: at which checkpoint (n,), with which answer (n, C), and in which block of a gate (n,)."""
+    """How n inputs ended: at which checkpoint (n,), with which answer (n, C), and in which block of
+    a gate (n,).
+    """
 
     index: Integers
     sets: Booleans
@@ -346,9 +420,11 @@ class Ended:
 
 
 class Trials:
-    """A rule on a pool of rows that are read once, to be calibrated on some rows and run on others many times.
+    """A rule on a pool of rows that are read once, to be calibrated on some rows and run on others
+    many times.
 
-    It does what `calibrate` and `decide` do, without the checks of their input, and so much faster. What `fit` returns is for `run` alone.
+    It does what `calibrate` and `decide` do, without the checks of their input, and so much faster.
+    What `fit` returns is for `run` alone.
     """
 
     def __init__(
@@ -372,7 +448,9 @@ class Trials:
         return len(self.labels)
 
     def of_members(self, members: Integers) -> Trials:
-        """The same trials with some of the members, in this order, of a rule that reads each member by itself."""
+        """The same trials with some of the members, in this order, of a rule that reads each member
+        by itself.
+        """
         other = copy.copy(self)
         other._evidence = Evidence(self._evidence.values[:, :, members])
         other._examples = replace(self._examples, evidence=other._evidence)
@@ -384,7 +462,9 @@ class Trials:
         return self.rule.fit(self.rule.reduce(examples), examples)
 
     def run(self, fitted: Any, rows: Integers | None = None, first: int = 0) -> Ended:
-        """How the rows, or all, end; `first` is the number of the first of them, for random numbers."""
+        """How the rows, or all, end; `first` is the number of the first of them, for random
+        numbers.
+        """
         chosen = np.arange(len(self)) if rows is None else rows
         if self.groups is not None and fitted.group_names is not None:
             state = fitted.start_in(self.groups[chosen])
@@ -399,14 +479,20 @@ class Trials:
         return Ended(stops.index, stops.sets, stops.block)
 
     def with_uniforms(self, fitted: Any, row: int, uniforms: Floats) -> Booleans:
-        """The sets (b, C) of one row at the only checkpoint, with each of these random numbers (b, 1)."""
+        """The sets (b, C) of one row at the only checkpoint, with each of these random numbers (b,
+        1).
+        """
         evidence = self._evidence[np.full(len(uniforms), row), 0]
-        sets: Booleans = fitted.judge(0, True, evidence, State(len(uniforms), uniforms=uniforms)).sets
+        sets: Booleans = fitted.judge(
+            0, True, evidence, State(len(uniforms), uniforms=uniforms)
+        ).sets
         return sets
 
     def at_thresholds(self, thresholds: Floats) -> Any:
         """AgreeStop with one threshold for each checkpoint, in place of what `fit` returns."""
-        return OneThreshold(BestClasses(self.rule.max_set_size), thresholds[None], by_checkpoint=True)
+        return OneThreshold(
+            BestClasses(self.rule.max_set_size), thresholds[None], by_checkpoint=True
+        )
 
 
 def at_threshold(calibrated: ag.CalibratedRule, threshold: float) -> ag.CalibratedRule:
@@ -415,7 +501,9 @@ def at_threshold(calibrated: ag.CalibratedRule, threshold: float) -> ag.Calibrat
 
 
 def at_kth_values(calibrated: ag.CalibratedRule) -> ag.CalibratedRule:
-    """The rule with the order statistics themselves as thresholds, which rounding may put on either side."""
+    """The rule with the order statistics themselves as thresholds, which rounding may put on either
+    side.
+    """
     policy: Any = calibrated.policy
     return replace(calibrated, policy=replace(policy, values=policy.order_statistics))
 
@@ -424,12 +512,16 @@ def without_rounding(calibrated: ag.CalibratedRule, rounding: float) -> ag.Calib
     """A rule of p-variables or ranks that does not allow for rounding."""
     policy: Any = calibrated.policy
     pooled = hasattr(policy.ranks, "eta")
-    changes: dict[str, Any] = {"eta": None} if pooled else {"calibration": policy.ranks.calibration - rounding}
+    changes: dict[str, Any] = (
+        {"eta": None} if pooled else {"calibration": policy.ranks.calibration - rounding}
+    )
     return replace(calibrated, policy=replace(policy, ranks=replace(policy.ranks, **changes)))
 
 
 def sets_at_checkpoints(calibrated: ag.CalibratedRule, log_confidence: Floats) -> Booleans:
-    """The set of every input at every checkpoint, (n, M, C): what it would answer if that one were the last."""
+    """The set of every input at every checkpoint, (n, M, C): what it would answer if that one were
+    the last.
+    """
     state = calibrated.start(len(log_confidence), 0)
     sets = []
     for index in range(log_confidence.shape[1]):
@@ -441,7 +533,9 @@ def sets_at_checkpoints(calibrated: ag.CalibratedRule, log_confidence: Floats) -
 
 
 def merge_exchangeable(p: Any, r: float) -> Floats:
-    """The least over prefixes of (r+1)^(1/r) · M_r, from p-values (..., K): what form="exchangeable" promises."""
+    """The least over prefixes of (r+1)^(1/r) · M_r, from p-values (..., K): what
+    form="exchangeable" promises.
+    """
     array = np.asarray(p)
     constant = math.e if r == 0 else 1.0 if math.isinf(r) else (1 + r) ** (1 / r)
     means = [ag.generalized_mean(array[..., :m], r) for m in range(1, array.shape[-1] + 1)]

@@ -1,4 +1,6 @@
-"""Inputs that are not answered: W at every threshold by definition, bags, figures, monitors, files, and what is refused."""
+"""Inputs that are not answered: W at every threshold by definition, bags, figures, monitors, files,
+and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,19 @@ from tests.decide.strategies import (
 Ending = tuple[int, set[int]]
 
 
-def ends(mass: Floats, risk: Floats, threshold: float, max_set_size: int, ceilings: Floats) -> Ending:
-    """Where one input ends, and what it answers, in the words of the definition; an empty set: it abstains, or is given up."""
+def ends(
+    mass: Floats, risk: Floats, threshold: float, max_set_size: int, ceilings: Floats
+) -> Ending:
+    """Where one input ends, and what it answers, in the words of the definition; an empty set: it
+    abstains, or is given up.
+    """
     last = len(risk) - 1
     for index, (masses, log_risk) in enumerate(zip(mass.tolist(), risk.tolist(), strict=True)):
         ranked = sorted(range(len(masses)), key=lambda label: -masses[label])
         if log_risk < threshold:
-            return index, {ranked[0]} | {label for label in ranked[:max_set_size] if masses[label] >= threshold}
+            return index, {ranked[0]} | {
+                label for label in ranked[:max_set_size] if masses[label] >= threshold
+            }
         if index == last or log_risk > ceilings[index]:
             return index, set()
     raise AssertionError
@@ -45,7 +53,9 @@ def ends(mass: Floats, risk: Floats, threshold: float, max_set_size: int, ceilin
 
 def rule_of(table: RiskTable, ceilings: Floats, target: str = "1/2") -> ag.AgreeStop:
     give_up = None if np.isinf(ceilings).all() else ag.GiveUp(None, ceilings, table.times)
-    return ag.AgreeStop(target, table.times, table.max_set_size, risk=TableRisk(), at_end="abstain", give_up=give_up)
+    return ag.AgreeStop(
+        target, table.times, table.max_set_size, risk=TableRisk(), at_end="abstain", give_up=give_up
+    )
 
 
 @st.composite
@@ -67,7 +77,9 @@ def points_of(*values: Floats) -> Sequence[float]:
 
 @given(drawn=tables())
 @settings(max_examples=200)
-def test_every_threshold_decides_as_defined_and_w_is_where_it_first_fails(drawn: tuple[RiskTable, Floats]) -> None:
+def test_every_threshold_decides_as_defined_and_w_is_where_it_first_fails(
+    drawn: tuple[RiskTable, Floats],
+) -> None:
     table, ceilings = drawn
     rule = rule_of(table, ceilings)
     W = value_of_each(rule, table.log_confidence, table.labels)
@@ -77,13 +89,18 @@ def test_every_threshold_decides_as_defined_and_w_is_where_it_first_fails(drawn:
         decisions = at_threshold(calibrated, threshold).decide(table.log_confidence)
         for row, label in enumerate(table.labels.tolist()):
             ending = ends(table.mass[row], table.risk[row], threshold, table.max_set_size, ceilings)
-            assert (int(decisions.stop_index[row]), set(np.flatnonzero(decisions.sets[row]).tolist())) == ending
+            assert (
+                int(decisions.stop_index[row]),
+                set(np.flatnonzero(decisions.sets[row]).tolist()),
+            ) == ending
             assert decisions.answered[row] == bool(ending[1])
             wrong[row, threshold] = is_wrong(ending, label)
     for (row, threshold), missed in wrong.items():
         assert not (missed and threshold <= W[row]), "a miss at λ implies W < λ"
     for row, value in enumerate(W.tolist()):
-        later = [missed for (one, threshold), missed in wrong.items() if one == row and threshold > value]
+        later = [
+            missed for (one, threshold), missed in wrong.items() if one == row and threshold > value
+        ]
         assert value == math.inf or later[0], "just above W it fails"
 
 
@@ -98,7 +115,9 @@ def test_no_bag_is_answered_wrongly_too_often(drawn: tuple[RiskTable, Floats], t
     wrong = 0
     for new in range(n):
         others = np.arange(n) != new
-        calibrated = calibrate_quietly(rule_of(table, ceilings, target), table.log_confidence[others], table.labels[others])
+        calibrated = calibrate_quietly(
+            rule_of(table, ceilings, target), table.log_confidence[others], table.labels[others]
+        )
         decision = calibrated.decide(table.log_confidence[new : new + 1])[0]
         wrong += decision.answered and int(table.labels[new]) not in decision.classes
     assert wrong <= n * (1 - Fraction(target))
@@ -118,15 +137,22 @@ CALIBRATION, TEST = hard(400, 1), hard(400, 2)
 
 
 def test_abstaining_stops_what_must_run_to_the_end_with_answers() -> None:
-    """The control: with 40 % of noise, answers at the end must hold many classes; the wrong ones are as rare as promised."""
-    abstaining, answering = (calibrate_quietly(ag.AgreeStop(0.9, TIMES, 1, at_end=at_end), CALIBRATION) for at_end in ("abstain", "answer"))
+    """The control: with 40 % of noise, answers at the end must hold many classes; the wrong ones
+    are as rare as promised.
+    """
+    abstaining, answering = (
+        calibrate_quietly(ag.AgreeStop(0.9, TIMES, 1, at_end=at_end), CALIBRATION)
+        for at_end in ("abstain", "answer")
+    )
     results = [ag.evaluate(rule.decide(TEST), TEST) for rule in (abstaining, answering)]
     assert results[0].wrong is not None and results[0].answered is not None
     assert 0.02 < results[0].wrong < 0.16 and 0.2 < results[0].answered < 0.9
     assert results[0].kept == pytest.approx(1 - results[0].wrong)
     assert results[0].coverage == pytest.approx(results[0].answered - results[0].wrong)
     assert results[1].kept == results[1].coverage
-    assert results[1].answered is not None and results[1].answered >= 1 and results[1].set_size > 1.5
+    assert (
+        results[1].answered is not None and results[1].answered >= 1 and results[1].set_size > 1.5
+    )
     assert results[0].answered.low < results[0].answered < results[0].answered.high
     assert "answered" in str(results[0]) and "wrong" in str(results[0])
     assert "not answered" in abstaining.guarantee and "not answered" not in answering.guarantee
@@ -155,7 +181,10 @@ def test_files_streams_and_monitors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "match"),
-    [({"at_end": "perhaps"}, "at_end is 'perhaps'"), ({"at_end": "abstain", "accumulated": True, "delta": 0.1}, "at_end")],
+    [
+        ({"at_end": "perhaps"}, "at_end is 'perhaps'"),
+        ({"at_end": "abstain", "accumulated": True, "delta": 0.1}, "at_end"),
+    ],
 )
 def test_what_has_no_proof_is_refused(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ag.InputError, match=match):
@@ -166,8 +195,12 @@ PREMATURE = 0.1
 
 
 def too_early(give_up: ag.GiveUp, scores: ag.Scores) -> float:
-    """The share that is given up before the end by a rule that answers nothing, though its last answer would be right."""
-    rule = calibrate_quietly(ag.AgreeStop("0.999", TIMES, 1, at_end="abstain", give_up=give_up), CALIBRATION)
+    """The share that is given up before the end by a rule that answers nothing, though its last
+    answer would be right.
+    """
+    rule = calibrate_quietly(
+        ag.AgreeStop("0.999", TIMES, 1, at_end="abstain", give_up=give_up), CALIBRATION
+    )
     assert rule.thresholds[0] == -math.inf
     early = rule.decide(scores).stop_index < len(TIMES) - 1
     best = scores.log_confidence[:, -1].astype(float)
@@ -176,14 +209,18 @@ def too_early(give_up: ag.GiveUp, scores: ag.Scores) -> float:
 
 
 def test_few_inputs_are_given_up_too_early() -> None:
-    """Over draws of the tuning rows. The control: ceilings that are a little lower break the promise."""
+    """Over draws of the tuning rows. The control: ceilings that are a little lower break the
+    promise.
+    """
     pool = hard(6000, 7)
     shares, lower = [], []
     for draw in range(40):
         rows = np.random.default_rng(draw).permutation(6000)
         give_up = ag.GiveUp.fit(pool.rows(rows[:150]), share=PREMATURE, max_set_size=1, seed=draw)
         shares.append(too_early(give_up, pool.rows(rows[150:1150])))
-        lower.append(too_early(replace(give_up, ceilings=give_up.ceilings - 0.3), pool.rows(rows[150:1150])))
+        lower.append(
+            too_early(replace(give_up, ceilings=give_up.ceilings - 0.3), pool.rows(rows[150:1150]))
+        )
     error = 3 * np.std(shares) / np.sqrt(len(shares))
     assert PREMATURE / 3 < np.mean(shares) <= PREMATURE + error
     assert np.mean(lower) > PREMATURE + error
@@ -193,11 +230,15 @@ def noise(n: int, checkpoints: int, seed: int) -> tuple[ag.Scores, Floats]:
     """Scores that say nothing about the label, and their log-risk (n, checkpoints)."""
     rng = np.random.default_rng(seed)
     values = ag.log_confidence(rng.normal(size=(n, checkpoints, 1, 2)))
-    return ag.Scores(values, rng.integers(2, size=n), tuple(range(1, checkpoints + 1))), values[:, :, 0].min(axis=-1)
+    return ag.Scores(values, rng.integers(2, size=n), tuple(range(1, checkpoints + 1))), values[
+        :, :, 0
+    ].min(axis=-1)
 
 
 def test_rows_that_fit_hope_have_no_part_in_the_promise_about_giving_up() -> None:
-    """Many curves on 20 rows of noise fit them too well: a line that counted these rows would break the promise."""
+    """Many curves on 20 rows of noise fit them too well: a line that counted these rows would break
+    the promise.
+    """
     shares = []
     for seed in range(40):
         scores, risk = noise(340, 80, seed)
@@ -214,12 +255,16 @@ def test_ceilings_lie_in_gaps_between_the_risks_of_tuning() -> None:
 
 
 def test_a_miss_counts_where_rounding_decides_whether_an_input_is_given_up() -> None:
-    """The first risk is a hair above the ceiling; in another run the input may go on, to a wrong answer."""
+    """The first risk is a hair above the ceiling; in another run the input may go on, to a wrong
+    answer.
+    """
     rng = np.random.default_rng(0)
     mass, risk = np.full((60, 3, 2), -9.0), -2 - rng.random((60, 3))
     mass[:, 0, 1], mass[:, 1:, 0], risk[:, 0] = -0.1, -0.1, -1 + 1e-9
     table = RiskTable(mass, risk, np.ones(60, dtype=int), 1)
-    rule = calibrate_quietly(rule_of(table, np.array([-1.0, np.inf, np.inf])), table.log_confidence, table.labels)
+    rule = calibrate_quietly(
+        rule_of(table, np.array([-1.0, np.inf, np.inf])), table.log_confidence, table.labels
+    )
     assert rule.kth_values is not None and np.isinf(rule.kth_values).all()
     assert (rule.thresholds < -2).all()
 
@@ -238,12 +283,17 @@ def test_giving_up_saves_time_and_changes_no_answer(tmp_path: Path) -> None:
             found = session.push(values)
             if found is not None:
                 break
-        assert found is not None and (found.index, found.answered) == (decisions.stop_index[row], False)
+        assert found is not None and (found.index, found.answered) == (
+            decisions.stop_index[row],
+            False,
+        )
     splits = ag.repeat_splits(rule.rule, TEST, n_calibration=100, repeats=20)
     assert splits.coverage < splits.kept and splits.kept.high > 0.9
     assert splits.over_pools.kept == pytest.approx(float(splits.kept))
     groups = np.arange(400) % 2
-    grouped = rule.rule.calibrate(CALIBRATION, groups=groups, people=np.arange(400) % 40).decide(TEST, groups=groups)
+    grouped = rule.rule.calibrate(CALIBRATION, groups=groups, people=np.arange(400) % 40).decide(
+        TEST, groups=groups
+    )
     assert (~grouped.answered & (grouped.stop_index < len(TIMES) - 1)).any()
 
 
@@ -277,7 +327,9 @@ def test_an_engine_stops_computing_what_is_given_up() -> None:
     engine = ag.adapters.from_module([Adds()], step=step, output="logits")
     scores = engine.score(x.astype(np.float32), labels)
     give_up = ag.GiveUp.fit(scores.rows(slice(0, 300)), share=0.3, max_set_size=1)
-    rule = ag.AgreeStop(0.8, range(1, 11), 1, at_end="abstain", give_up=give_up).calibrate(scores.rows(slice(300, 600)))
+    rule = ag.AgreeStop(0.8, range(1, 11), 1, at_end="abstain", give_up=give_up).calibrate(
+        scores.rows(slice(300, 600))
+    )
     run = engine.decide(rule, x[600:].astype(np.float32))
     assert_same_decisions(run.decisions, rule.decide(scores.rows(slice(600, 900))))
     early = ~run.decisions.answered & (run.decisions.stop_index < 9)
@@ -296,7 +348,11 @@ def test_an_engine_stops_computing_what_is_given_up() -> None:
     ],
 )
 def test_giving_up_without_a_proof_is_refused(options: dict[str, Any], match: str) -> None:
-    known = {"target": 0.9, "at_end": "abstain", "give_up": ag.GiveUp(ag.TopMass(), np.zeros(12), tuple(TIMES))}
+    known = {
+        "target": 0.9,
+        "at_end": "abstain",
+        "give_up": ag.GiveUp(ag.TopMass(), np.zeros(12), tuple(TIMES)),
+    }
     with pytest.raises(ag.InputError, match=match):
         ag.AgreeStop(checkpoints=TIMES, max_set_size=1, **{**known, **options})
 

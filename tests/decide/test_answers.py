@@ -1,4 +1,6 @@
-"""Open answers of language models: votes, rules on them, streams, files, evaluation and bad input."""
+"""Open answers of language models: votes, rules on them, streams, files, evaluation and
+bad input.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,16 @@ def simulate(n: int, seed: int, steps: int = STEPS, **known: Any) -> ag.Answers:
     ease = rng.beta(1.5, 0.5, size=n)
     right = rng.random((n, steps)) < ease[:, None]
     other = rng.integers(1, 4, size=(n, steps))
-    samples = [["a" if hit else "abcd"[one] for hit, one in zip(*row, strict=True)] for row in zip(right, other, strict=True)]
+    samples = [
+        ["a" if hit else "abcd"[one] for hit, one in zip(*row, strict=True)]
+        for row in zip(right, other, strict=True)
+    ]
     return ag.Answers(samples, ["a"] * n, ids=1000 * seed + np.arange(n), **known)
 
 
-def rule(target: float = 0.9, checkpoints: Any = range(1, STEPS + 1), **options: Any) -> ag.AgreeStop:
+def rule(
+    target: float = 0.9, checkpoints: Any = range(1, STEPS + 1), **options: Any
+) -> ag.AgreeStop:
     return ag.AgreeStop(target, checkpoints, 1, **options)
 
 
@@ -46,7 +53,9 @@ def test_the_beta_criterion_equals_exact_fractions() -> None:
     assert Fraction(1, 16) == Fraction(math.exp(found[pairs.index((3, 0))])).limit_denominator(1000)
 
 
-@pytest.mark.parametrize(("risk", "cost"), [("beta", False), ("share", True), ("weights", True), ("learned", True)])
+@pytest.mark.parametrize(
+    ("risk", "cost"), [("beta", False), ("share", True), ("weights", True), ("learned", True)]
+)
 def test_live_and_batch_agree_and_read_the_prefix_alone(risk: str, cost: bool) -> None:
     rng = np.random.default_rng(5)
 
@@ -57,7 +66,9 @@ def test_live_and_batch_agree_and_read_the_prefix_alone(risk: str, cost: bool) -
 
     chosen = {"beta": ag.VoteRisk(), "share": ag.VoteRisk("share"), "weights": ag.VoteRisk("share")}
     made = ag.VoteRisk.fit(given(200, 3), "final") if risk == "learned" else chosen[risk]
-    calibrated = rule(checkpoints=(2, 3, 5, 9), risk=made, break_ties=True, seed=4).calibrate(given(100, 1), "final")
+    calibrated = rule(checkpoints=(2, 3, 5, 9), risk=made, break_ties=True, seed=4).calibrate(
+        given(100, 1), "final"
+    )
     test = given(60, 2)
     batch = calibrated.decide(test, first=10)
     assert 2 < batch.stop_time.mean() < STEPS
@@ -71,7 +82,11 @@ def test_live_and_batch_agree_and_read_the_prefix_alone(risk: str, cost: bool) -
             weight = float(weights[row, step]) if risk == "weights" else None
             decision = session.push(samples[step], cost=price, weight=weight)
             step += 1
-        assert (decision.time, decision.names, decision.cost) == (batch[row].time, batch[row].names, batch[row].cost)
+        assert (decision.time, decision.names, decision.cost) == (
+            batch[row].time,
+            batch[row].names,
+            batch[row].cost,
+        )
         assert decision.first_risk == batch[row].first_risk
         assert step == decision.time
         if not cost and step < STEPS:
@@ -92,7 +107,9 @@ def agreement(given: ag.AgreeStop, draws: int, n: int = 60, mutant: bool = False
     found = []
     for draw in range(draws):
         data = simulate(n + 200, draw, 5)
-        calibrated = ag.AgreeStop(**{**vars(given), "seed": draw}).calibrate(data.rows(slice(0, n)), "final")
+        calibrated = ag.AgreeStop(**{**vars(given), "seed": draw}).calibrate(
+            data.rows(slice(0, n)), "final"
+        )
         if mutant:  # decides with λ itself, though calibration moved its examples
             object.__setattr__(calibrated.policy, "width", 0.0)
         decisions = calibrated.decide(data.rows(slice(n, None)))
@@ -106,11 +123,17 @@ def test_broken_ties_keep_the_promise_and_come_near_it(draws: int) -> None:
     target = 0.9
     plain = rule(target, range(1, 6))
     broken = rule(target, range(1, 6), break_ties=True)
-    kept, loose, wrong = agreement(broken, draws), agreement(plain, draws), agreement(broken, draws, mutant=True)
+    kept, loose, wrong = (
+        agreement(broken, draws),
+        agreement(plain, draws),
+        agreement(broken, draws, mutant=True),
+    )
     error = 4 * kept.std() / math.sqrt(draws)
     assert target - error <= kept.mean() <= target + 1 / 61 + error
     assert loose.mean() > kept.mean() + error
-    assert wrong.mean() < target - error, "without the random number of the new input the promise breaks"
+    assert wrong.mean() < target - error, (
+        "without the random number of the new input the promise breaks"
+    )
 
 
 @pytest.mark.parametrize("at_end", ["answer", "abstain"])
@@ -118,8 +141,12 @@ def test_right_answers_are_promised(at_end: str) -> None:
     wrong, answered = [], []
     for seed in range(25):
         data = simulate(400, seed)
-        calibrated = rule(0.8, break_ties=True, at_end=at_end, seed=seed).calibrate(data.rows(slice(0, 100)))
-        found = ag.evaluate(calibrated.decide(data.rows(slice(100, None))), data.rows(slice(100, None)))
+        calibrated = rule(0.8, break_ties=True, at_end=at_end, seed=seed).calibrate(
+            data.rows(slice(0, 100))
+        )
+        found = ag.evaluate(
+            calibrated.decide(data.rows(slice(100, None))), data.rows(slice(100, None))
+        )
         assert found.wrong is not None and found.answered is not None
         wrong.append(float(found.wrong))
         answered.append(float(found.answered))
@@ -132,7 +159,9 @@ def test_random_numbers_follow_from_number_and_seed() -> None:
     calibrated = rule(0.9, range(1, 6), break_ties=True, seed=3).calibrate(calibration, "final")
     stops = calibrated.decide(test, first=0).stop_time
     assert np.array_equal(stops, calibrated.decide(test, first=0).stop_time)
-    assert np.array_equal(stops[100:], calibrated.decide(test.rows(slice(100, None)), first=100).stop_time)
+    assert np.array_equal(
+        stops[100:], calibrated.decide(test.rows(slice(100, None)), first=100).stop_time
+    )
     assert not np.array_equal(stops, calibrated.decide(test).stop_time)
     assert calibrated.randomized
 
@@ -146,9 +175,13 @@ def test_ties_of_class_lists_groups_and_costs_can_be_broken_too() -> None:
         calibrated = rule(0.8, range(1, 9), break_ties=True).calibrate(calibration, **conditions)
         batch = calibrated.decide(test, first=0, **conditions)
         session = calibrated.stream(number=7, group=groups[7] if conditions else None)
-        decisions = [session.push(one) for one in test.log_confidence[7] if session.decision is None]
+        decisions = [
+            session.push(one) for one in test.log_confidence[7] if session.decision is None
+        ]
         assert decisions[-1] == batch[7]
-    costly = ag.AgreeStop(None, range(1, 9), 1, loss=1.0 - np.eye(3), max_loss=0.2, break_ties=True).calibrate(calibration)
+    costly = ag.AgreeStop(
+        None, range(1, 9), 1, loss=1.0 - np.eye(3), max_loss=0.2, break_ties=True
+    ).calibrate(calibration)
     assert ag.evaluate(costly.decide(test), test).cost < 0.3  # type: ignore[operator]
     with pytest.raises(ag.InputError, match="break_ties"):
         ag.AgreeStop(0.9, range(1, 9), 1, accumulated=True, delta=0.1, break_ties=True)
@@ -161,11 +194,16 @@ def test_a_learned_risk_reads_what_the_votes_do_not_say() -> None:
         rng = np.random.default_rng(seed)
         right = rng.random((n, STEPS)) < rng.uniform(0.7, 1, n)[:, None]
         samples = np.where(right, "a", "b").tolist()
-        return ag.Answers(samples, cost=np.where(right, 100, 900).tolist(), ids=1000 * seed + np.arange(n))
+        return ag.Answers(
+            samples, cost=np.where(right, 100, 900).tolist(), ids=1000 * seed + np.arange(n)
+        )
 
     calibration, test, tuning = priced(300, 1), priced(600, 2), priced(300, 3)
     risks = ag.VoteRisk(), ag.VoteRisk.fit(tuning, "final")
-    plain, learned = (rule(0.95, risk=risk, break_ties=True).calibrate(calibration, "final").decide(test, first=0) for risk in risks)
+    plain, learned = (
+        rule(0.95, risk=risk, break_ties=True).calibrate(calibration, "final").decide(test, first=0)
+        for risk in risks
+    )
     assert learned.stop_time.mean() < 0.9 * plain.stop_time.mean()
     assert ag.evaluate(learned, test).coverage > 0.93
 
@@ -185,7 +223,8 @@ def test_files_keep_rules_and_reuse_is_found_by_ids_alone(tmp_path: Path) -> Non
     without_ids = ag.Answers(calibration.samples)
     again = loaded.decide(without_ids)
     assert not again.reuse and any("no ids" in note for note in again.notes)
-    others = ag.Answers(calibration.samples, ids=np.arange(100))  # the same answers, other questions
+    # the same answers, other questions
+    others = ag.Answers(calibration.samples, ids=np.arange(100))
     assert not loaded.decide(others).reuse
 
 
@@ -197,34 +236,55 @@ def test_evaluation_speaks_of_agreement_right_answers_and_cost() -> None:
     votes = [max(dict.fromkeys(row), key=row.count) for row in test.samples]
     answered = [names[0] for names in decisions.names]
     stops = decisions.stop_time.astype(int)
-    assert found.agreement == pytest.approx(np.mean([one == vote for one, vote in zip(answered, votes, strict=True)]))
+    assert found.agreement == pytest.approx(
+        np.mean([one == vote for one, vote in zip(answered, votes, strict=True)])
+    )
     assert found.accuracy == pytest.approx(np.mean([one == "a" for one in answered]))
-    assert found.cost == pytest.approx(np.mean([row[:stop].sum() for row, stop in zip(costs, stops, strict=True)]))
+    assert found.cost == pytest.approx(
+        np.mean([row[:stop].sum() for row, stop in zip(costs, stops, strict=True)])
+    )
     assert found.latency == pytest.approx(stops.mean()) and "samples" in str(found)
     assert ag.evaluate(decisions, ["a"] * 150).accuracy == found.accuracy
     unlabelled = ag.evaluate(decisions, ag.Answers(test.samples))
     assert unlabelled.agreement == found.agreement and unlabelled.accuracy is None
-    splits = ag.repeat_splits(rule(break_ties=True), calibration, "final", n_calibration=50, repeats=10)
+    splits = ag.repeat_splits(
+        rule(break_ties=True), calibration, "final", n_calibration=50, repeats=10
+    )
     assert 0.85 < splits.coverage < 1
 
 
 def test_lines_of_json_are_read(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
-    lines = [{"id": i, "gold": "1.0", "answers": ["1", "1.0", "2"], "tokens": [5, 6, 7], "price": [1, 1, 1]} for i in range(3)]
+    lines = [
+        {
+            "id": i,
+            "gold": "1.0",
+            "answers": ["1", "1.0", "2"],
+            "tokens": [5, 6, 7],
+            "price": [1, 1, 1],
+        }
+        for i in range(3)
+    ]
     path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
     found = ag.Answers.load(path, normalise=lambda text: f"{float(text):g}")
     assert found.samples[0] == ("1", "1", "2")
     assert found.labels.tolist() == [0, 0, 0]  # type: ignore[union-attr]
     assert found.cells[0, 0, 2].tolist() == [5, 6, 7]
     assert ag.Answers.load(path, cost="price").cells[0, 0, 2].tolist() == [1, 1, 1]
-    for bad, words in [("{", "line 4"), ('{"gold": "1"}', "answers"), ('{"answers": ["1"]}', "gold")]:
+    for bad, words in [
+        ("{", "line 4"),
+        ('{"gold": "1"}', "answers"),
+        ('{"answers": ["1"]}', "gold"),
+    ]:
         path.write_text("\n".join([*map(json.dumps, lines), bad]))
         with pytest.raises(ag.InputError, match=words):
             ag.Answers.load(path)
 
 
 @pytest.mark.parametrize("weighted", [True, False])
-def test_a_rule_refuses_answers_whose_weights_are_not_as_in_calibration(weighted: bool, tmp_path: Path) -> None:
+def test_a_rule_refuses_answers_whose_weights_are_not_as_in_calibration(
+    weighted: bool, tmp_path: Path
+) -> None:
     plain = simulate(60, 1)
     heavy = ag.Answers(plain.samples, weights=np.ones((60, len(plain.samples[0]))).tolist())
     own, other = (heavy, plain) if weighted else (plain, heavy)
@@ -248,22 +308,50 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "cost of another shape": (lambda: ag.Answers([["1", "2"]], cost=[[1]]), "cost: row 0"),
     "nan weights": (lambda: ag.Answers([["1", "2"]], weights=[[1, math.nan]]), "weights"),
     "negative weights": (lambda: ag.Answers([["1"]], weights=[[-0.3]]), "weights"),
-    "rows too short": (lambda: rule().calibrate(ag.Answers([["1"] * 9, ["1"] * 5]), "final"), "row 1 has 5"),
-    "fractions of samples": (lambda: rule(checkpoints=(0.5, 2)).calibrate(simulate(50, 1), "final"), "checkpoints"),
-    "two answers": (lambda: ag.AgreeStop(0.9, (1, 2), 2).calibrate(simulate(50, 1), "final"), "max_set_size"),
-    "another rule": (lambda: ag.SpikeCP(0.9, (1, 2), 1).calibrate(simulate(50, 1), "final"), "AgreeStop"),
-    "a risk of scores": (lambda: rule(risk=ag.FixedTime()).calibrate(simulate(50, 1), "final"), "FixedTime"),
+    "rows too short": (
+        lambda: rule().calibrate(ag.Answers([["1"] * 9, ["1"] * 5]), "final"),
+        "row 1 has 5",
+    ),
+    "fractions of samples": (
+        lambda: rule(checkpoints=(0.5, 2)).calibrate(simulate(50, 1), "final"),
+        "checkpoints",
+    ),
+    "two answers": (
+        lambda: ag.AgreeStop(0.9, (1, 2), 2).calibrate(simulate(50, 1), "final"),
+        "max_set_size",
+    ),
+    "another rule": (
+        lambda: ag.SpikeCP(0.9, (1, 2), 1).calibrate(simulate(50, 1), "final"),
+        "AgreeStop",
+    ),
+    "a risk of scores": (
+        lambda: rule(risk=ag.FixedTime()).calibrate(simulate(50, 1), "final"),
+        "FixedTime",
+    ),
     "answers for scores": (
-        lambda: ag.AgreeStop(0.5, range(1, 7), 1).calibrate(ag.simulate_scores(60, steps=6, C=7, K=1)).decide(ag.Answers([["1"] * 6])),
+        lambda: (
+            ag.AgreeStop(0.5, range(1, 7), 1)
+            .calibrate(ag.simulate_scores(60, steps=6, C=7, K=1))
+            .decide(ag.Answers([["1"] * 6]))
+        ),
         "open answers",
     ),
     "scores": (lambda: rule(risk=ag.VoteRisk()).calibrate(ag.simulate_scores(50)), "Answers"),
-    "weights of counts": (lambda: rule().calibrate(simulate(50, 1, weights=np.ones((50, 9)).tolist()), "final"), "weights"),
+    "weights of counts": (
+        lambda: rule().calibrate(simulate(50, 1, weights=np.ones((50, 9)).tolist()), "final"),
+        "weights",
+    ),
     "no labels": (lambda: rule().calibrate(ag.Answers([["1"] * 9] * 50)), "labels"),
-    "answers wrong too often": (lambda: rule().calibrate(ag.Answers([["1"] * 9] * 50, ["2"] * 50)), "at_end"),
+    "answers wrong too often": (
+        lambda: rule().calibrate(ag.Answers([["1"] * 9] * 50, ["2"] * 50)),
+        "at_end",
+    ),
     "a form": (lambda: ag.VoteRisk("x"), "form"),
     "nothing to learn": (lambda: ag.VoteRisk.fit(ag.Answers([["1"] * 9] * 50), "final"), "learn"),
-    "class_conditional": (lambda: rule(class_conditional=True).calibrate(simulate(50, 1), "final"), "class_conditional"),
+    "class_conditional": (
+        lambda: rule(class_conditional=True).calibrate(simulate(50, 1), "final"),
+        "class_conditional",
+    ),
 }
 
 
@@ -275,9 +363,13 @@ def test_bad_input_gets_a_sentence(case: str) -> None:
 
 
 def test_rows_of_different_lengths_serve_rules_that_need_no_more() -> None:
-    ragged = ag.Answers([[*row, *["a"] * (at % 3)] for at, row in enumerate(simulate(60, 1).samples)])
+    ragged = ag.Answers(
+        [[*row, *["a"] * (at % 3)] for at, row in enumerate(simulate(60, 1).samples)]
+    )
     even = ag.Answers(simulate(60, 1).samples)
-    assert rule().calibrate(ragged, "final").thresholds == rule().calibrate(even, "final").thresholds
+    assert (
+        rule().calibrate(ragged, "final").thresholds == rule().calibrate(even, "final").thresholds
+    )
 
 
 @pytest.fixture(scope="module")
@@ -366,7 +458,11 @@ def test_a_reply_of_no_use_is_refused(calibrated: ag.CalibratedRule) -> None:
 def test_tuning_chooses_a_risk_and_remembers_the_questions() -> None:
     tuning = simulate(240, 3)
     tuned = ag.tune(rule(break_ties=True), tuning, "final", repeats=4)
-    assert {one.name for one in tuned.trials} == {"votes, Beta criterion", "votes, share", "votes, learned"}
+    assert {one.name for one in tuned.trials} == {
+        "votes, Beta criterion",
+        "votes, share",
+        "votes, learned",
+    }
     assert tuned.rule.calibrate(simulate(60, 1), "final").n == 60
     with pytest.raises(ag.InputError, match="tuning"):
         tuned.rule.calibrate(tuning, "final")
@@ -375,7 +471,9 @@ def test_tuning_chooses_a_risk_and_remembers_the_questions() -> None:
 
 
 def test_a_monitor_takes_right_answers_and_finds_misses(tmp_path: Path) -> None:
-    calibrated = rule(0.8, checkpoints=(3, 6, 9), delta=0.1, at_end="abstain").calibrate(simulate(300, 1))
+    calibrated = rule(0.8, checkpoints=(3, 6, 9), delta=0.1, at_end="abstain").calibrate(
+        simulate(300, 1)
+    )
     monitor = ag.DriftMonitor(calibrated)
     batch = calibrated.decide(simulate(400, 2))
     assert monitor.update(batch, ["a"] * 400) is None and monitor.labels == 400

@@ -63,33 +63,66 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "an answer that is a number": (lambda: ag.Answers([[18, 18]]), "must be a string"),  # type: ignore[list-item]
     "a text for a list": (lambda: ag.Answers(["abc"]), "row 0 is 'abc'"),
     "a normaliser that fails": (lambda: ag.Answers([["a"]], normalise=fails), "normalise fails"),
-    "nothing left of an answer": (lambda: ag.Answers([["a"]], normalise=lambda _: ""), "after normalise"),
-    "too few samples": (lambda: VOTES.calibrate(ag.Answers([*SAMPLES, ["0"] * 3]), "final"), "row 60 has 3 samples"),
+    "nothing left of an answer": (
+        lambda: ag.Answers([["a"]], normalise=lambda _: ""),
+        "after normalise",
+    ),
+    "too few samples": (
+        lambda: VOTES.calibrate(ag.Answers([*SAMPLES, ["0"] * 3]), "final"),
+        "row 60 has 3 samples",
+    ),
     "asked in calibration and test": (asked_again, "used for calibration"),
     "no right answers": (lambda: VOTES.calibrate(ag.Answers(SAMPLES)), "labels are missing"),
-    "right answers never sampled": (lambda: VOTES.calibrate(ag.Answers(SAMPLES, ["7"] * 60)), "60 of the 60 questions was never sampled"),
-    "answers for a rule of classes": (lambda: ag.SpikeCP(0.9, range(1, 7), 1).calibrate(ag.Answers(SAMPLES)), "Answers are for AgreeStop"),
-    "answers with a tree": (lambda: replace(VOTES, tree=ag.Tree(TREE)).calibrate(ag.Answers(SAMPLES), "final"), "leave the tree out"),
+    "right answers never sampled": (
+        lambda: VOTES.calibrate(ag.Answers(SAMPLES, ["7"] * 60)),
+        "60 of the 60 questions was never sampled",
+    ),
+    "answers for a rule of classes": (
+        lambda: ag.SpikeCP(0.9, range(1, 7), 1).calibrate(ag.Answers(SAMPLES)),
+        "Answers are for AgreeStop",
+    ),
+    "answers with a tree": (
+        lambda: replace(VOTES, tree=ag.Tree(TREE)).calibrate(ag.Answers(SAMPLES), "final"),
+        "leave the tree out",
+    ),
     "one person": (lambda: CLASSES.calibrate(SCORES, people=["a"] * 100), "one person alone"),
     "people in both parts": (known_people, "20 of the 20 people"),
     "people without names": (lambda: CLASSES.calibrate(SCORES, people=[None] * 100), "people has"),  # type: ignore[arg-type]
-    "for_people without people": (lambda: CLASSES.calibrate(SCORES, for_people=0.9), "for_people is given without people"),
+    "for_people without people": (
+        lambda: CLASSES.calibrate(SCORES, for_people=0.9),
+        "for_people is given without people",
+    ),
     "a centre of nan": (lambda: ag.Numbers(changed(CENTRE, np.nan), SCALE), "centre holds nan"),
     "a scale of 0": (lambda: numbers(0.0), "scale holds 0"),
     "a scale of nan": (lambda: numbers(np.nan), "scale holds nan"),
     "an end alone": (lambda: ag.Numbers(lower=CENTRE), "lower is given"),
-    "ends the wrong way": (lambda: ag.Numbers(lower=CENTRE + 1, upper=CENTRE), "lower is above upper"),
+    "ends the wrong way": (
+        lambda: ag.Numbers(lower=CENTRE + 1, upper=CENTRE),
+        "lower is above upper",
+    ),
     "a width of 0": (lambda: ag.IntervalStop(0.9, max_width=0), "max_width is 0"),
-    "numbers for a rule of classes": (lambda: CLASSES.calibrate(numbers()), "Numbers are for IntervalStop"),
-    "scores for intervals": (lambda: ag.IntervalStop(0.9, max_width=1).calibrate(SCORES), "reads Numbers"),  # type: ignore[arg-type]
+    "numbers for a rule of classes": (
+        lambda: CLASSES.calibrate(numbers()),
+        "Numbers are for IntervalStop",
+    ),
+    "scores for intervals": (
+        lambda: ag.IntervalStop(0.9, max_width=1).calibrate(SCORES),  # type: ignore[arg-type]
+        "reads Numbers",
+    ),
     "a tree of nothing": (lambda: ag.Tree(None), "branches is None"),  # type: ignore[arg-type]
     "a class twice": (lambda: ag.Tree({"x": ("a", "b"), "y": ("b", "c")}), "'b' twice"),
     "a class that the tree lacks": (
         lambda: with_tree({"x": ("a", "b"), "c": None}).calibrate(SCORES),
         "lacks class 'd'",
     ),
-    "a class that scores lack": (lambda: with_tree({**TREE, "e": None}).calibrate(SCORES), "has class 'e'"),
-    "classes without names": (lambda: with_tree(TREE).calibrate(replace(SCORES, classes=None)), "no class names"),
+    "a class that scores lack": (
+        lambda: with_tree({**TREE, "e": None}).calibrate(SCORES),
+        "has class 'e'",
+    ),
+    "classes without names": (
+        lambda: with_tree(TREE).calibrate(replace(SCORES, classes=None)),
+        "no class names",
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""Rules from plain words: each word gives the setting that it names, and an option of another rule is refused."""
+"""Rules from plain words: each word gives the setting that it names, and an option of another rule
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,18 @@ def test_poolings(text: str, pooling: Pooling | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "mean", "vote:1", "none:1", "confidence:x", "confidence:1:2", "p-values", "p-values:1:any:2", "ranks:1:2"]
+    "text",
+    [
+        "",
+        "mean",
+        "vote:1",
+        "none:1",
+        "confidence:x",
+        "confidence:1:2",
+        "p-values",
+        "p-values:1:any:2",
+        "ranks:1:2",
+    ],
 )
 def test_words_that_are_no_pooling_are_refused(text: str) -> None:
     with pytest.raises(ag.InputError, match=r"pooling is .*: give confidence:R") as caught:
@@ -49,13 +62,35 @@ def test_a_form_that_does_not_exist_lists_those_that_do() -> None:
 def test_every_kind_of_rule() -> None:
     spikecp = build_rule("spikecp", "0.8", (1, 2), 2, pooling="ranks:1")
     assert isinstance(spikecp, ag.SpikeCP)
-    assert (spikecp.target, spikecp.pooling, spikecp.calibration) == (Fraction(4, 5), ag.MergeRanks(1), "bonferroni")
-    plain = build_rule("spikecp", 0.8, (1, 2), 2, pooling="none", calibration="simultaneous", class_conditional=True, delta=0.1)
+    assert (spikecp.target, spikecp.pooling, spikecp.calibration) == (
+        Fraction(4, 5),
+        ag.MergeRanks(1),
+        "bonferroni",
+    )
+    plain = build_rule(
+        "spikecp",
+        0.8,
+        (1, 2),
+        2,
+        pooling="none",
+        calibration="simultaneous",
+        class_conditional=True,
+        delta=0.1,
+    )
     assert isinstance(plain, ag.SpikeCP)
-    assert (plain.pooling, plain.calibration, plain.class_conditional, plain.delta) == (None, "simultaneous", True, Fraction(1, 10))
+    assert (plain.pooling, plain.calibration, plain.class_conditional, plain.delta) == (
+        None,
+        "simultaneous",
+        True,
+        Fraction(1, 10),
+    )
     agreestop = build_rule("agreestop", None, (1, 2), 2, fill=True, pooling=ag.MergeConfidence(0))
     assert isinstance(agreestop, ag.AgreeStop) and isinstance(agreestop.risk, ag.TopMass)
-    assert (agreestop.target, agreestop.fill, agreestop.risk.pooling) == (Fraction(9, 10), True, ag.MergeConfidence(0))
+    assert (agreestop.target, agreestop.fill, agreestop.risk.pooling) == (
+        Fraction(9, 10),
+        True,
+        ag.MergeConfidence(0),
+    )
     dcsnn = build_rule("dcsnn", 0.7, (1, 2), 2)
     assert isinstance(dcsnn, ag.DCSNN) and dcsnn.target == Fraction(7, 10)
     seenn = build_rule("seenn", None, (1, 2), 2, threshold=0.6)
@@ -86,7 +121,9 @@ def test_members_are_averaged_if_no_pooling_is_named(kind: str) -> None:
         ("dcsnn", 0.9, {"class_conditional": True}, "class_conditional belongs"),
     ],
 )
-def test_options_of_other_rules_are_refused(kind: str, target: float | None, options: dict[str, Any], words: str) -> None:
+def test_options_of_other_rules_are_refused(
+    kind: str, target: float | None, options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ag.InputError, match=words) as caught:
         build_rule(kind, target, (1, 2), 1, **options)
     assert_one_sentence(str(caught.value))

@@ -1,4 +1,6 @@
-"""Confidences keep what decisions need: the loss of a sure winner, ties that stay ties, and means that do not depend on an order."""
+"""Confidences keep what decisions need: the loss of a sure winner, ties that stay ties, and means
+that do not depend on an order.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,17 @@ def mean_of(values: list[float], r: float) -> float:
     return float(ag.generalized_mean([values], r)[0])
 
 
-@pytest.mark.parametrize("counts", [[80.0, 0.0, 0.0], [80.0, 79.0, 3.0], [1.0, 1.0, 1.0], [700.0, 0.0, 1.0], [12.5, -3.25, 9.0], [7.0]])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [80.0, 0.0, 0.0],
+        [80.0, 79.0, 3.0],
+        [1.0, 1.0, 1.0],
+        [700.0, 0.0, 1.0],
+        [12.5, -3.25, 9.0],
+        [7.0],
+    ],
+)
 def test_log_confidence_matches_many_digits(counts: list[float]) -> None:
     computed = ag.log_confidence(counts)
     for mine, exact in zip(computed, reference_log_softmax(counts), strict=True):
@@ -55,7 +67,9 @@ def test_log_confidence_matches_many_digits(counts: list[float]) -> None:
 
 def test_a_sure_winner_keeps_its_loss() -> None:
     losses = -ag.log_confidence([[80.0, 0.0], [80.0, 1.0], [79.0, 2.0], [600.0, 0.0]])[:, 0]
-    assert losses == pytest.approx([math.exp(-80), math.exp(-79), math.exp(-77), math.exp(-600)], rel=1e-14)
+    assert losses == pytest.approx(
+        [math.exp(-80), math.exp(-79), math.exp(-77), math.exp(-600)], rel=1e-14
+    )
     assert len(set(losses.tolist())) == 4
 
 
@@ -67,7 +81,9 @@ def test_counts_far_beyond_stay_finite(scale: float) -> None:
 
 
 @given(st.lists(st.integers(0, 80), min_size=1, max_size=8), st.data())
-def test_ties_stay_ties_whatever_the_order_of_classes(counts: list[int], data: st.DataObject) -> None:
+def test_ties_stay_ties_whatever_the_order_of_classes(
+    counts: list[int], data: st.DataObject
+) -> None:
     order = data.draw(st.permutations(range(len(counts))))
     straight, moved = ag.log_confidence(counts), ag.log_confidence([counts[i] for i in order])
     assert moved.tolist() == straight[order].tolist()
@@ -86,7 +102,9 @@ def test_log_confidence_works_along_any_axis_and_never_exceeds_zero() -> None:
     assert last.dtype == np.float64
     assert last.max() <= 0
     assert np.exp(last).sum(axis=-1) == pytest.approx(np.ones((3, 5)))
-    np.testing.assert_array_equal(ag.log_confidence(np.moveaxis(counts, 2, 0), axis=0), np.moveaxis(last, 2, 0))
+    np.testing.assert_array_equal(
+        ag.log_confidence(np.moveaxis(counts, 2, 0), axis=0), np.moveaxis(last, 2, 0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,12 +130,18 @@ def test_generalized_mean_of_whole_powers_is_the_rational_one() -> None:
     values = [Fraction(1, 8), Fraction(1, 2), Fraction(3, 4)]
     floats = [float(value) for value in values]
     assert mean_of(floats, 1) == pytest.approx(float(sum(values) / 3), rel=1e-15)
-    assert mean_of(floats, -1) == pytest.approx(float(3 / sum(1 / value for value in values)), rel=1e-15)
-    assert mean_of(floats, 2) ** 2 == pytest.approx(float(sum(value**2 for value in values) / 3), rel=1e-15)
+    assert mean_of(floats, -1) == pytest.approx(
+        float(3 / sum(1 / value for value in values)), rel=1e-15
+    )
+    assert mean_of(floats, 2) ** 2 == pytest.approx(
+        float(sum(value**2 for value in values) / 3), rel=1e-15
+    )
 
 
 @given(POSITIVE, st.data())
-def test_generalized_mean_has_the_same_bits_in_any_order_of_members(values: list[float], data: st.DataObject) -> None:
+def test_generalized_mean_has_the_same_bits_in_any_order_of_members(
+    values: list[float], data: st.DataObject
+) -> None:
     moved = data.draw(st.permutations(values))
     for r in EXPONENTS:
         assert mean_of(values, r) == mean_of(moved, r)
@@ -155,7 +179,10 @@ def test_a_zero_makes_small_means_zero(r: float) -> None:
 
 def test_generalized_mean_works_along_any_axis() -> None:
     values = np.random.default_rng(1).random((2, 3, 4))
-    np.testing.assert_array_equal(ag.generalized_mean(values, 2.5, axis=1), ag.generalized_mean(np.moveaxis(values, 1, -1), 2.5))
+    np.testing.assert_array_equal(
+        ag.generalized_mean(values, 2.5, axis=1),
+        ag.generalized_mean(np.moveaxis(values, 1, -1), 2.5),
+    )
     assert ag.generalized_mean(values, 1, axis=0) == pytest.approx(values.mean(axis=0))
 
 

@@ -22,8 +22,12 @@ def test_parts_are_shuffled_and_hold_each_row_once() -> None:
     calibration, test = KNOWN.split(0.3, 0.7)
     assert (len(calibration), len(test)) == (60, 140)
     assert sorted(ids_of(calibration) + ids_of(test)) == list(range(200))
-    assert ids_of(calibration) != sorted(ids_of(calibration)) and ids_of(test) != sorted(ids_of(test))
-    np.testing.assert_array_equal(calibration.log_confidence, KNOWN.log_confidence[ids_of(calibration)])
+    assert ids_of(calibration) != sorted(ids_of(calibration)) and ids_of(test) != sorted(
+        ids_of(test)
+    )
+    np.testing.assert_array_equal(
+        calibration.log_confidence, KNOWN.log_confidence[ids_of(calibration)]
+    )
     np.testing.assert_array_equal(test.labels, KNOWN.labels[ids_of(test)])  # type: ignore[index]
 
 
@@ -43,14 +47,18 @@ def test_the_seed_decides() -> None:
         (5, (1,), (5,)),
     ],
 )
-def test_sizes_differ_from_the_shares_by_less_than_one_row(n: int, shares: tuple[float, ...], sizes: tuple[int, ...]) -> None:
+def test_sizes_differ_from_the_shares_by_less_than_one_row(
+    n: int, shares: tuple[float, ...], sizes: tuple[int, ...]
+) -> None:
     parts = KNOWN.rows(slice(0, n)).split(*shares)
     assert tuple(map(len, parts)) == sizes
     assert all(abs(len(part) - n * share) < 1 for part, share in zip(parts, shares, strict=True))
     assert len({row for part in parts for row in ids_of(part)}) == sum(sizes)
 
 
-@pytest.mark.parametrize("names", [np.arange(200) % 20, [f"person {i % 20}" for i in range(200)], np.arange(200) // 37])
+@pytest.mark.parametrize(
+    "names", [np.arange(200) % 20, [f"person {i % 20}" for i in range(200)], np.arange(200) // 37]
+)
 def test_rows_of_one_group_stay_together(names: Any) -> None:
     groups = np.asarray(names)
     count = len(np.unique(groups))

@@ -1,4 +1,6 @@
-"""Drift monitors and adaptive rules: exact properties of their bets, the order of labels, saving in the middle, and bad input."""
+"""Drift monitors and adaptive rules: exact properties of their bets, the order of labels, saving in
+the middle, and bad input.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,8 @@ def truth(data: ag.Scores) -> np.ndarray[Any, Any]:
     return data.labels
 
 
-# ------------------------------------------------------------------------------------------------------------------ bets
+# --------------------------------------------------------------------------------------------------
+# bets
 
 
 @pytest.mark.parametrize("level", [0.05, 0.1, 0.37])
@@ -81,7 +84,9 @@ def test_the_evidence_of_misses_has_mean_one_at_the_boundary_and_less_below(leve
 
 
 def test_the_evidence_of_inputs_has_mean_one_for_uniform_ranks() -> None:
-    """The evidence is linear in each rank, so ranks of 0 and 1 with equal probability have the mean of uniform ones."""
+    """The evidence is linear in each rank, so ranks of 0 and 1 with equal probability have the mean
+    of uniform ones.
+    """
     mean = 0.0
     for path in itertools.product((0.0, 1.0), repeat=10):
         wealth = betting.Wealth.of(len(TILTS), JUMP)
@@ -96,12 +101,15 @@ def test_bets_can_lose_all_but_never_more_and_cash_is_spent_as_stated() -> None:
     counts = np.arange(1000)
     assert betting.cash(0) == 1
     np.testing.assert_allclose(
-        [betting.fresh(int(s)) for s in counts], [betting.cash(int(s)) - betting.cash(int(s) + 1) for s in counts], rtol=1e-9
+        [betting.fresh(int(s)) for s in counts],
+        [betting.cash(int(s)) - betting.cash(int(s) + 1) for s in counts],
+        rtol=1e-9,
     )
     wealth = betting.Wealth.of(len(SHARES), 0.0)
     for _ in range(5000):
         evidence = wealth.bet(1 - SHARES)
-    assert betting.cash(5000) < evidence < 2 * betting.cash(5000)  # so a drift after many quiet inputs is found too
+    # so a drift after many quiet inputs is found too
+    assert betting.cash(5000) < evidence < 2 * betting.cash(5000)
 
 
 def test_evidence_stays_finite_long_after_an_alarm() -> None:
@@ -112,11 +120,15 @@ def test_evidence_stays_finite_long_after_an_alarm() -> None:
 
 @pytest.mark.parametrize("bag", [[1.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0, 2.0, 2.0]])
 def test_smoothed_ranks_are_uniform_for_any_bag(bag: list[float]) -> None:
-    """Each of the values may be the new one: its rank is uniform on an interval, and the intervals tile [0, 1] with equal density."""
+    """Each of the values may be the new one: its rank is uniform on an interval, and the intervals
+    tile [0, 1] with equal density.
+    """
     density = np.zeros(len(bag))
     for index, value in enumerate(bag):
         others = sorted(bag[:index] + bag[index + 1 :])
-        low, high = (betting.smoothed_rank(others, value, uniform) * len(bag) for uniform in (0.0, 1.0))
+        low, high = (
+            betting.smoothed_rank(others, value, uniform) * len(bag) for uniform in (0.0, 1.0)
+        )
         density[round(low) : round(high)] += 1 / (high - low)
     np.testing.assert_allclose(density, 1)
 
@@ -134,8 +146,14 @@ def test_the_level_is_the_quantile_of_the_miss_rate_of_a_calibration_draw() -> N
 
 
 def test_a_monitor_states_its_budget() -> None:
-    assert "at most 0.1: 0.05, and 0.05 for a calibration draw" in ag.DriftMonitor(agree_stop(), delta=0.05).guarantee
-    assert "at most 0.11: 0.01, and 0.1 for a calibration draw" in ag.DriftMonitor(agree_stop(delta=0.1), delta=0.01).guarantee
+    assert (
+        "at most 0.1: 0.05, and 0.05 for a calibration draw"
+        in ag.DriftMonitor(agree_stop(), delta=0.05).guarantee
+    )
+    assert (
+        "at most 0.11: 0.01, and 0.1 for a calibration draw"
+        in ag.DriftMonitor(agree_stop(delta=0.1), delta=0.01).guarantee
+    )
 
 
 def test_the_number_of_labels_until_an_alarm_is_about_what_simulation_shows() -> None:
@@ -159,10 +177,13 @@ def test_the_number_of_labels_until_an_alarm_is_about_what_simulation_shows() ->
     assert ag.DriftMonitor(calibrated).labels_to_alarm(0.2) < 150
 
 
-# -------------------------------------------------------------------------------------------------------- order of labels
+# --------------------------------------------------------------------------------------------------
+# order of labels
 
 
-def run(monitor: ag.DriftMonitor, decisions: list[ag.Decision], labels: list[int], order: list[int]) -> list[tuple[str, int]]:
+def run(
+    monitor: ag.DriftMonitor, decisions: list[ag.Decision], labels: list[int], order: list[int]
+) -> list[tuple[str, int]]:
     for decision in decisions:
         monitor.observe(decision)
     for index in order:
@@ -235,13 +256,16 @@ def test_a_batch_is_the_same_as_its_rows() -> None:
     np.testing.assert_allclose(batch.misses.capital, wealth.capital)
     bag, wealth = sorted(calibrated.first_risks.tolist()), betting.Wealth.of(len(TILTS), JUMP)  # type: ignore[union-attr]
     for risk in decisions.first_risk:  # type: ignore[union-attr]
-        wealth.bet(1 + TILTS * (betting.smoothed_rank(bag, risk, 0.5) - 0.5))  # without ties the uniform number hardly matters
+        # without ties the uniform number hardly matters
+        wealth.bet(1 + TILTS * (betting.smoothed_rank(bag, risk, 0.5) - 0.5))
         bag = sorted([*bag, risk])
     np.testing.assert_allclose(np.log(batch.inputs.evidence), np.log(wealth.evidence), atol=0.2)
 
 
 def processed_now(queue: Any, decision: Any, label: Any) -> Any:
-    """The inputs that can be processed once this label is known: their positions, and whether they missed."""
+    """The inputs that can be processed once this label is known: their positions, and whether they
+    missed.
+    """
     queue.update(decision, label)
     return queue.take()[1]
 
@@ -264,20 +288,31 @@ def test_more_decisions_than_can_wait_are_not_waited_for(monkeypatch: pytest.Mon
     queue.take()
     assert processed_now(queue, decisions[2], 0) == [(2, False)] and queue.processed == 5
     assert processed_now(queue, decisions[5], 1) == [(5, True)] and queue.processed == 6
-    batch = ag.Decisions(np.zeros(5, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 1, 2, 3, 0]], TIMES)
+    batch = ag.Decisions(
+        np.zeros(5, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 1, 2, 3, 0]], TIMES
+    )
     queue.add(batch)  # its last rows are not kept
     queue.take()
-    assert processed_now(queue, batch, np.array([0, 1, 3, 0, 0])) == [(6, False), (7, False), (8, True)]
+    assert processed_now(queue, batch, np.array([0, 1, 3, 0, 0])) == [
+        (6, False),
+        (7, False),
+        (8, True),
+    ]
     assert queue.processed == 11
 
 
-# ----------------------------------------------------------------------------------------------------------------- drift
+# --------------------------------------------------------------------------------------------------
+# drift
 
 
 def test_both_alarms_find_a_drift_and_the_rule_is_calibrated_again() -> None:
     calibrated = agree_stop(delta=0.1)
     monitor = ag.DriftMonitor(calibrated, delta=0.01)
-    before, after, later = scores(600, seed=1), scores(600, seed=2, quality=0.3), scores(300, seed=3, quality=0.3)
+    before, after, later = (
+        scores(600, seed=1),
+        scores(600, seed=2, quality=0.3),
+        scores(300, seed=3, quality=0.3),
+    )
     for data in (before, after):
         for decision, label in zip(calibrated.decide(data), truth(data).tolist(), strict=True):
             monitor.update(decision, label)
@@ -296,7 +331,10 @@ def test_both_alarms_find_a_drift_and_the_rule_is_calibrated_again() -> None:
 def test_an_alarm_can_rest_on_inputs_alone() -> None:
     calibrated = agree_stop()
     monitor = ag.DriftMonitor(calibrated)
-    alarms = [monitor.observe(decision) for decision in calibrated.decide(scores(500, seed=2, quality=0.0))]
+    alarms = [
+        monitor.observe(decision)
+        for decision in calibrated.decide(scores(500, seed=2, quality=0.0))
+    ]
     assert [alarm.kind for alarm in alarms if alarm] == ["inputs"]
     assert monitor.processed == 0 and monitor.misses.count == 0
 
@@ -310,7 +348,8 @@ def test_a_log_is_thinned_and_keeps_its_ends() -> None:
     assert (np.diff(log.counts) == log.stride).all()
 
 
-# -------------------------------------------------------------------------------------------------------------- adaptive
+# --------------------------------------------------------------------------------------------------
+# adaptive
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -367,7 +406,10 @@ def test_a_moved_threshold_has_its_own_promise() -> None:
     adaptive = ag.AdaptiveRule(agree_stop(), rate=0.2)
     moved = adaptive.calibrated
     assert moved.adapted and moved.draw is None and "whatever the inputs are" in moved.guarantee
-    assert moved.decide(scores(10, seed=1)).draw is None and agree_stop().decide(scores(10, seed=1)).draw is not None
+    assert (
+        moved.decide(scores(10, seed=1)).draw is None
+        and agree_stop().decide(scores(10, seed=1)).draw is not None
+    )
     with pytest.warns(ag.CalibrationWarning):
         few = agree_stop(5)
     adaptive = ag.AdaptiveRule(few)
@@ -377,11 +419,14 @@ def test_a_moved_threshold_has_its_own_promise() -> None:
     assert adaptive.threshold > -math.inf
 
 
-# ----------------------------------------------------------------------------------------------------------------- files
+# --------------------------------------------------------------------------------------------------
+# files
 
 
 def steps(n: int) -> Iterator[tuple[str, int, int]]:
-    """Decisions with keys, and labels that come up to 20 decisions late, in any order: (what, number, label)."""
+    """Decisions with keys, and labels that come up to 20 decisions late, in any order: (what,
+    number, label).
+    """
     rng = np.random.default_rng(7)
     due = sorted((number + int(rng.integers(20)) + rng.random(), number) for number in range(n))
     for number in range(n):
@@ -409,7 +454,10 @@ def test_saving_in_the_middle_changes_nothing(kind: str, tmp_path: Path) -> None
             broken = make.load(path)
     for one in (straight, broken):
         one.save(path.with_name(str(id(one))))
-    assert path.with_name(str(id(straight))).read_bytes() == path.with_name(str(id(broken))).read_bytes()
+    assert (
+        path.with_name(str(id(straight))).read_bytes()
+        == path.with_name(str(id(broken))).read_bytes()
+    )
     assert repr(straight) == repr(broken)
 
 
@@ -424,7 +472,9 @@ def state(one: Any, path: Path) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_labels_after_loading_find_decisions_by_number(kind: str, tmp_path: Path) -> None:
-    """Batches and single decisions, in any order: what comes out is what it would be without the load."""
+    """Batches and single decisions, in any order: what comes out is what it would be without the
+    load.
+    """
     calibrated, path, data = agree_stop(), tmp_path / "state", scores(90, seed=6, quality=0.4)
     labels = truth(data)
     given = [calibrated.decide(data.rows(slice(begin, begin + 30))) for begin in (0, 30)]
@@ -477,7 +527,11 @@ def test_a_lost_label_is_named(kind: str) -> None:
     for number in range(1412):
         result = one.update(f"{number}", 0) if number != 12 else None
     words = "1,399 labels wait for that of decision 12 ('lost'): give it, or None"
-    assert one.waiting == words and repr(one).endswith(f"; {words}") and result == (words if kind == "adaptive" else None)
+    assert (
+        one.waiting == words
+        and repr(one).endswith(f"; {words}")
+        and result == (words if kind == "adaptive" else None)
+    )
     one.update("lost", None)
     assert one.waiting == "" and "wait" not in repr(one)
 
@@ -505,7 +559,9 @@ def test_rows_of_a_batch_get_their_labels_one_by_one(kind: str, tmp_path: Path) 
 
 
 def test_rows_with_equal_contents_are_told_apart() -> None:
-    """Misses that are reported first must not take the turn of hits, though all decisions look alike."""
+    """Misses that are reported first must not take the turn of hits, though all decisions look
+    alike.
+    """
     queue = label_queue.LabelQueue(CLASSES)
     batch = ag.Decisions(np.zeros(3, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 0, 0]], TIMES)
     queue.add(batch)
@@ -515,7 +571,10 @@ def test_rows_with_equal_contents_are_told_apart() -> None:
 
 def test_a_row_that_two_batches_have_is_asked_for() -> None:
     queue = label_queue.LabelQueue(CLASSES)
-    first, second = (ag.Decisions(np.zeros(3, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 0, 0]], TIMES) for _ in range(2))
+    first, second = (
+        ag.Decisions(np.zeros(3, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 0, 0]], TIMES)
+        for _ in range(2)
+    )
     queue.add(first)
     queue.add(second)
     with pytest.raises(ag.InputError, match="row 1 of 2 batches"):
@@ -526,7 +585,8 @@ def test_a_row_that_two_batches_have_is_asked_for() -> None:
         queue.update(second, [0, 0, 0])
 
 
-# --------------------------------------------------------------------------------------------------------- final answers
+# --------------------------------------------------------------------------------------------------
+# final answers
 
 
 def final_labels(calibrated: ag.CalibratedRule, data: ag.Scores) -> Integers:
@@ -541,7 +601,13 @@ def test_a_rule_about_final_answers_is_watched_with_final_labels(name: str) -> N
     calibrated = rule.calibrate(scores(300, quality=0.2), "final")
     data = scores(1000, seed=1, quality=0.2)
     labels = final_labels(calibrated, data)
-    assert calibrated.saw(ag.Scores(scores(300, quality=0.2).log_confidence, final_labels(calibrated, scores(300, quality=0.2)), TIMES))
+    assert calibrated.saw(
+        ag.Scores(
+            scores(300, quality=0.2).log_confidence,
+            final_labels(calibrated, scores(300, quality=0.2)),
+            TIMES,
+        )
+    )
     by_final, by_truth = ag.DriftMonitor(calibrated), ag.DriftMonitor(calibrated)
     by_final.update(calibrated.decide(data), labels)
     by_truth.update(calibrated.decide(data), truth(data))
@@ -556,7 +622,10 @@ def test_a_rule_about_final_answers_is_watched_with_final_labels(name: str) -> N
 def test_an_adaptive_rule_about_final_answers_keeps_its_bound(name: str) -> None:
     calibrated = RULES[name]().rule.calibrate(scores(300), "final")
     adaptive = ag.AdaptiveRule(calibrated, rate=2.0)
-    assert "miss the class that the ensemble itself answers best at the last checkpoint, whatever" in adaptive.guarantee
+    assert (
+        "miss the class that the ensemble itself answers best at the last checkpoint, whatever"
+        in adaptive.guarantee
+    )
     assert "miss the label, whatever" in ag.AdaptiveRule(RULES[name]()).guarantee
     data, misses = scores(600, seed=2, quality=0.0), []
     for row in range(600):
@@ -570,7 +639,9 @@ def test_an_adaptive_rule_about_final_answers_keeps_its_bound(name: str) -> None
         adaptive.update(miss, 1)
     answers = adaptive.calibrated.decide(data)
     assert adaptive.threshold == (-math.inf if name == "AgreeStop" else math.inf)
-    np.testing.assert_array_equal(answers.sets, np.eye(CLASSES, dtype=bool)[final_labels(calibrated, data)])
+    np.testing.assert_array_equal(
+        answers.sets, np.eye(CLASSES, dtype=bool)[final_labels(calibrated, data)]
+    )
 
 
 def test_a_monitor_goes_on_after_a_save_that_failed(tmp_path: Path) -> None:
@@ -578,7 +649,9 @@ def test_a_monitor_goes_on_after_a_save_that_failed(tmp_path: Path) -> None:
     decisions = list(calibrated.decide(scores(3, seed=6)))
     monitor, other = ag.DriftMonitor(calibrated), ag.DriftMonitor(calibrated)
     for number, decision in enumerate(decisions):
-        with pytest.raises(ag.InputError, match="cannot write") as kept:  # its traceback holds what was being saved
+        with pytest.raises(
+            ag.InputError, match="cannot write"
+        ) as kept:  # its traceback holds what was being saved
             monitor.save(tmp_path / "no" / "monitor")
         for one in (monitor, other):
             one.observe(decision)
@@ -601,7 +674,9 @@ def test_a_kill_during_a_save_loses_nothing(tmp_path: Path) -> None:
         "os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)\n"
         "monitor.save(sys.argv[1])\n"
     )
-    killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False, env=dict(os.environ))
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(path)], check=False, env=dict(os.environ)
+    )
     assert killed.returncode == -signal.SIGKILL
     assert path.read_bytes() == before
     assert repr(ag.DriftMonitor.load(path)) == repr(monitor)
@@ -665,19 +740,30 @@ def test_a_forged_monitor_is_refused(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"position": 1e9}, {"position": math.nan}, {"misses": 3}, {"labels": 7}, {"log": betting.Log.of(1)}], ids=str
+    "change",
+    [
+        {"position": 1e9},
+        {"position": math.nan},
+        {"misses": 3},
+        {"labels": 7},
+        {"log": betting.Log.of(1)},
+    ],
+    ids=str,
 )
 def test_a_forged_adaptive_rule_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     adaptive, path = ag.AdaptiveRule(agree_stop()), tmp_path / "adaptive"
     for label in (0, 1):
         adaptive.update(ag.Decision(8, 3, (0,)), label)
     adaptive.save(path)
-    write_rule_file(path, replace(read_rule_file(path, SavedAdaptive, lambda saved: saved), **change), {})
+    write_rule_file(
+        path, replace(read_rule_file(path, SavedAdaptive, lambda saved: saved), **change), {}
+    )
     with pytest.raises(ag.InputError, match="does not hold a rule that can be built"):
         ag.AdaptiveRule.load(path)
 
 
-# -------------------------------------------------------------------------------------------------------------- bad input
+# --------------------------------------------------------------------------------------------------
+# bad input
 
 
 NONE: Any = [None]
@@ -687,10 +773,14 @@ def make_bad() -> dict[str, tuple[Any, str]]:
     calibrated = agree_stop()
     decision = ag.Decision(1, 0, (0,))
     grouped = ag.AgreeStop(0.9, TIMES, 1).calibrate(scores(200), groups=np.arange(200) % 2)
-    weighted = ag.AgreeStop(0.9, TIMES, 1).calibrate(scores(200), weights=np.ones(200), max_weight=1.0)
+    weighted = ag.AgreeStop(0.9, TIMES, 1).calibrate(
+        scores(200), weights=np.ones(200), max_weight=1.0
+    )
     bonferroni = ag.SpikeCP(0.8, TIMES, 1, pooling=ag.MergeConfidence(r=1)).calibrate(scores(200))
     confidence = ag.DCSNN(0.9, TIMES, 1).calibrate(scores(200))
-    lossy = ag.AgreeStop(None, TIMES, 1, loss=1.0 - np.eye(CLASSES), max_loss=0.1).calibrate(scores(200))
+    lossy = ag.AgreeStop(None, TIMES, 1, loss=1.0 - np.eye(CLASSES), max_loss=0.1).calibrate(
+        scores(200)
+    )
 
     def twice() -> None:
         monitor = ag.DriftMonitor(calibrated)
@@ -707,27 +797,57 @@ def make_bad() -> dict[str, tuple[Any, str]]:
         return ag.DriftMonitor(calibrated)
 
     return {
-        "no rule": (lambda: ag.DriftMonitor(ag.AgreeStop(0.9, TIMES, 1)), "give what rule.calibrate"),  # type: ignore[arg-type]
+        "no rule": (
+            lambda: ag.DriftMonitor(ag.AgreeStop(0.9, TIMES, 1)),  # type: ignore[arg-type]
+            "give what rule.calibrate",
+        ),
         "delta": (lambda: ag.DriftMonitor(calibrated, delta=0), "strictly between 0 and 1"),
         "seed": (lambda: ag.DriftMonitor(calibrated, seed=-1), "seed is -1"),
         "no decision": (lambda: monitor().observe(3), "give a Decision"),  # type: ignore[arg-type]
-        "other classes": (lambda: monitor().observe(ag.Decision(1, 0, (4,))), "more than 4 classes"),
-        "key of a batch": (lambda: monitor().observe(calibrated.decide(scores(3)), key="a"), "one by one"),
+        "other classes": (
+            lambda: monitor().observe(ag.Decision(1, 0, (4,))),
+            "more than 4 classes",
+        ),
+        "key of a batch": (
+            lambda: monitor().observe(calibrated.decide(scores(3)), key="a"),
+            "one by one",
+        ),
         "observed twice": (twice, "give each decision once"),
         "labelled twice": (labelled_twice, "does not wait for a label: it has its label already"),
         "unknown key": (lambda: monitor().update("a", 0), "no decision with the key 'a' waits"),
-        "label too large": (lambda: monitor().update(decision, 4), "label is 4: give a class index from 0 to 3"),
+        "label too large": (
+            lambda: monitor().update(decision, 4),
+            "label is 4: give a class index from 0 to 3",
+        ),
         "label of another type": (lambda: monitor().update(decision, 1.0), "label is 1.0"),
-        "labels of a batch": (lambda: monitor().update(calibrated.decide(scores(3)), [1, 2]), "labels has 2 entries for 3 inputs"),
-        "None among labels": (lambda: monitor().update(calibrated.decide(scores(1)), NONE), "labels holds None: give None for the whole"),
-        "neither decision nor key": (lambda: monitor().update(1.5, 0), "decision is 1.5: give a Decision"),  # type: ignore[arg-type]
+        "labels of a batch": (
+            lambda: monitor().update(calibrated.decide(scores(3)), [1, 2]),
+            "labels has 2 entries for 3 inputs",
+        ),
+        "None among labels": (
+            lambda: monitor().update(calibrated.decide(scores(1)), NONE),
+            "labels holds None: give None for the whole",
+        ),
+        "neither decision nor key": (
+            lambda: monitor().update(1.5, 0),  # type: ignore[arg-type]
+            "decision is 1.5: give a Decision",
+        ),
         "unknown number": (lambda: monitor().update(0, 0), "decision 0 does not wait"),
         "miss rate": (lambda: monitor().labels_to_alarm(1.5), "miss_rate is 1.5"),
         "no alarm": (lambda: monitor().recalibrate(scores(3)), "there was no alarm"),
-        "groups": (lambda: ag.DriftMonitor(grouped).update(decision, 0), "calibrate one for each group"),
+        "groups": (
+            lambda: ag.DriftMonitor(grouped).update(decision, 0),
+            "calibrate one for each group",
+        ),
         "weights": (lambda: ag.DriftMonitor(weighted).update(decision, 0), "shift by weights"),
-        "bonferroni": (lambda: ag.DriftMonitor(bonferroni).update(decision, 0), "calibrate it with delta"),
-        "confidence": (lambda: ag.DriftMonitor(confidence).update(decision, 0), "promises no share of hits"),
+        "bonferroni": (
+            lambda: ag.DriftMonitor(bonferroni).update(decision, 0),
+            "calibrate it with delta",
+        ),
+        "confidence": (
+            lambda: ag.DriftMonitor(confidence).update(decision, 0),
+            "promises no share of hits",
+        ),
         "loss": (lambda: ag.DriftMonitor(lossy).labels_to_alarm(0.5), "promises no share of hits"),
         "adaptive, no rule": (lambda: ag.AdaptiveRule(None), "give what rule.calibrate"),  # type: ignore[arg-type]
         "adaptive, rate": (lambda: ag.AdaptiveRule(calibrated, rate=0), "rate is 0"),
@@ -735,7 +855,10 @@ def make_bad() -> dict[str, tuple[Any, str]]:
         "adaptive, groups": (lambda: ag.AdaptiveRule(grouped), "moves one threshold"),
         "adaptive, loss": (lambda: ag.AdaptiveRule(lossy), "moves one threshold"),
         "adaptive, bound": (lambda: ag.AdaptiveRule(calibrated).bound(0), "inputs is 0"),
-        "adaptive, label": (lambda: ag.AdaptiveRule(calibrated).update(decision, -1), "label is -1"),
+        "adaptive, label": (
+            lambda: ag.AdaptiveRule(calibrated).update(decision, -1),
+            "label is -1",
+        ),
     }
 
 
@@ -771,14 +894,18 @@ def test_a_gate_that_never_lets_inputs_stop_early_may_still_miss_at_the_end() ->
     times = (1, 2, 3)
     closed = ag.Gate(ag.TopMass(), np.zeros(3), times, None, slack=-1e6, ends=(3,))
     with pytest.warns(ag.CalibrationWarning):
-        calibrated = ag.AgreeStop(0.8, times, 1, gate=closed).calibrate(sample.log_confidence[:200], sample.labels[:200])
+        calibrated = ag.AgreeStop(0.8, times, 1, gate=closed).calibrate(
+            sample.log_confidence[:200], sample.labels[:200]
+        )
     assert calibrated.never_stops and ag.DriftMonitor(calibrated).level is None
 
 
 def test_a_rule_with_groups_is_calibrated_again_with_groups() -> None:
     sample = make_sample(400, checkpoints=3, members=1)
     groups = np.arange(200) % 2
-    calibrated = ag.AgreeStop(0.8, (1, 2, 3), 1).calibrate(sample.log_confidence[:200], sample.labels[:200], groups=groups)
+    calibrated = ag.AgreeStop(0.8, (1, 2, 3), 1).calibrate(
+        sample.log_confidence[:200], sample.labels[:200], groups=groups
+    )
     monitor = ag.DriftMonitor(calibrated)
     decisions = calibrated.decide(sample.log_confidence[200:], groups=groups)
     monitor.observe(decisions)

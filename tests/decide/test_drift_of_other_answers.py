@@ -26,7 +26,9 @@ def numbers(n: int, seed: int, off: float = 1.0) -> ag.Numbers:
     rng, scale = np.random.default_rng(seed), 2.0 ** -np.arange(STEPS)
     truth = rng.normal(size=(n, 1))
     centre = truth + off * scale * rng.normal(size=(n, STEPS))
-    return ag.Numbers(centre, np.broadcast_to(scale, centre.shape), truth[:, 0], ids=1000 * seed + np.arange(n))
+    return ag.Numbers(
+        centre, np.broadcast_to(scale, centre.shape), truth[:, 0], ids=1000 * seed + np.arange(n)
+    )
 
 
 INTERVALS = ag.IntervalStop(0.9, max_width=0.5).calibrate(numbers(300, 1))
@@ -64,7 +66,11 @@ def test_what_has_no_meaning_is_refused() -> None:
     decisions = INTERVALS.decide(new)
     monitor = ag.DriftMonitor(INTERVALS)
     monitor.observe(decisions)
-    for given, label, match in ((0, 1.0, "the decision itself"), (decisions[0], "a", "true number"), (decisions, [1.0], "true numbers")):
+    for given, label, match in (
+        (0, 1.0, "the decision itself"),
+        (decisions[0], "a", "true number"),
+        (decisions, [1.0], "true numbers"),
+    ):
         with pytest.raises(ag.InputError, match=match):
             monitor.update(given, label)
     final = ag.IntervalStop(0.9, max_width=0.5).calibrate(numbers(300, 1), "final")
@@ -77,8 +83,12 @@ def test_what_has_no_meaning_is_refused() -> None:
 
 @pytest.mark.parametrize("final", [False, True])
 def test_an_adaptive_rule_follows_open_answers(final: bool, tmp_path: Path) -> None:
-    """Harder questions make the rule miss; labels move its threshold until it misses as often as asked, and the bound holds."""
-    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1, at_end="answer" if final else "abstain", break_ties=True)
+    """Harder questions make the rule miss; labels move its threshold until it misses as often as
+    asked, and the bound holds.
+    """
+    rule = ag.AgreeStop(
+        0.8, range(1, STEPS + 1), 1, at_end="answer" if final else "abstain", break_ties=True
+    )
     calibrated = rule.calibrate(answers(300, 1, ease=0.9), "final" if final else None)
     adaptive = ag.AdaptiveRule(calibrated, rate=0.3)
     missed: list[float] = []
@@ -93,7 +103,9 @@ def test_an_adaptive_rule_follows_open_answers(final: bool, tmp_path: Path) -> N
                 labels = decisions.final_best if final else new.gold
                 assert adaptive.update(decisions, labels) == ""
     assert adaptive.threshold < float(calibrated.thresholds[0])
-    assert np.mean(missed) <= adaptive.bound(800, delay=20) and np.mean(missed) < np.mean(plain) - 0.05
+    assert (
+        np.mean(missed) <= adaptive.bound(800, delay=20) and np.mean(missed) < np.mean(plain) - 0.05
+    )
     session = adaptive.stream()
     decision = next(one for one in (session.push("a") for _ in range(STEPS)) if one is not None)
     assert adaptive.update(decision, "b") == ""
@@ -112,11 +124,25 @@ def test_the_command_line_watches_them(
 
         new, path = answers(80, 4), tmp_path / "new.jsonl"
         lines = zip(new.samples, new.gold or (), new.ids.tolist(), strict=True)  # type: ignore[union-attr]
-        path.write_text("\n".join(json.dumps({"answers": some, "gold": gold, "id": one}) for some, gold, one in lines))
+        path.write_text(
+            "\n".join(
+                json.dumps({"answers": some, "gold": gold, "id": one}) for some, gold, one in lines
+            )
+        )
     else:
         wrong, path = numbers(80, 4, off=6.0), tmp_path / "new.npz"
         np.savez(path, centre=wrong.centre, scale=wrong.scale, labels=wrong.labels)
-    done = call(monkeypatch, capsys, "decide", tmp_path / "rule", path, "--monitor", tmp_path / "monitor", "-o", tmp_path / "found.csv")
+    done = call(
+        monkeypatch,
+        capsys,
+        "decide",
+        tmp_path / "rule",
+        path,
+        "--monitor",
+        tmp_path / "monitor",
+        "-o",
+        tmp_path / "found.csv",
+    )
     assert done.code == 0, done.err
     monitor = ag.DriftMonitor.load(tmp_path / "monitor")
     assert monitor.labels == 80

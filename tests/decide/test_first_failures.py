@@ -1,4 +1,6 @@
-"""AgreeStop's calibration against brute force: W at every value of e and ρ, between them and beyond."""
+"""AgreeStop's calibration against brute force: W at every value of e and ρ, between them and
+beyond.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def misses(row: Row, label: int, threshold: float, max_set_size: int, fill: bool
 
 
 def first_failure(row: Row, label: int, max_set_size: int, fill: bool) -> float:
-    """inf of the thresholds that miss. Everything is constant on (previous v, v], so each value and one number before it say all."""
+    """inf of the thresholds that miss. Everything is constant on (previous v, v], so each value and
+    one number before it say all.
+    """
     points = all_points(*row)
     starts, insides, ends = (-math.inf, *points), between(points), (*points, math.inf)
     for start, inside, end in zip(starts, insides, ends, strict=True):
@@ -86,10 +90,14 @@ def first_failures(table: RiskTable, fill: bool) -> Floats:
 @both_forms
 @given(table=risk_tables())
 @settings(max_examples=300)
-def test_first_failure_is_the_infimum_of_the_thresholds_that_miss(fill: bool, table: RiskTable) -> None:
+def test_first_failure_is_the_infimum_of_the_thresholds_that_miss(
+    fill: bool, table: RiskTable
+) -> None:
     failures = first_failures(table, fill)
     rows = zip(rows_of(table.mass, table.risk), table.labels.tolist(), strict=True)
-    assert failures.tolist() == [first_failure(row, label, table.max_set_size, fill) for row, label in rows]
+    assert failures.tolist() == [
+        first_failure(row, label, table.max_set_size, fill) for row, label in rows
+    ]
 
 
 @both_forms
@@ -101,14 +109,18 @@ def test_every_rank_takes_its_own_first_failure(fill: bool, table: RiskTable) ->
     for k in range(n + 1):
         rule = replace(table_rule(table, fill), target=Fraction(n + 1 - k, n + 1) if k else "0.99")
         calibrated = calibrate_quietly(rule, table.log_confidence, table.labels)
-        assert calibrated.kth_values == (failures[k - 1] if k else -math.inf), "no rank, no threshold"
+        assert calibrated.kth_values == (failures[k - 1] if k else -math.inf), (
+            "no rank, no threshold"
+        )
 
 
 @both_forms
 @given(table=risk_tables())
 def test_no_threshold_up_to_the_first_failure_misses(fill: bool, table: RiskTable) -> None:
     failures = first_failures(table, fill)
-    for row, label, failure in zip(rows_of(table.mass, table.risk), table.labels.tolist(), failures.tolist(), strict=True):
+    for row, label, failure in zip(
+        rows_of(table.mass, table.risk), table.labels.tolist(), failures.tolist(), strict=True
+    ):
         points = all_points(*row)
         for threshold in (-math.inf, failure, *points, *between(points)):
             if threshold <= failure:
@@ -128,13 +140,22 @@ def test_the_rule_answers_as_defined_at_every_threshold(fill: bool, table: RiskT
     calibrated = calibrate_quietly(table_rule(table, fill), table.log_confidence, table.labels)
     for threshold in (-math.inf, *points, *between(points), math.inf):
         decisions = at_threshold(calibrated, threshold).decide(table.log_confidence)
-        for row, stop, kept in zip(rows_of(table.mass, table.risk), decisions.stop_index.tolist(), decisions.sets, strict=True):
-            assert (stop, set(np.flatnonzero(kept).tolist())) == answer(row, threshold, table.max_set_size, fill)
+        for row, stop, kept in zip(
+            rows_of(table.mass, table.risk),
+            decisions.stop_index.tolist(),
+            decisions.sets,
+            strict=True,
+        ):
+            assert (stop, set(np.flatnonzero(kept).tolist())) == answer(
+                row, threshold, table.max_set_size, fill
+            )
 
 
 @both_forms
 @pytest.mark.parametrize("max_set_size", [1, 2, 3, 4, 5])
-def test_the_calibrated_rule_uses_the_kth_smallest_first_failure(fill: bool, max_set_size: int) -> None:
+def test_the_calibrated_rule_uses_the_kth_smallest_first_failure(
+    fill: bool, max_set_size: int
+) -> None:
     sample = make_sample(49, checkpoints=3, members=2)
     rule = ag.AgreeStop(0.9, (1, 2, 3), max_set_size, fill=fill)
     reading = reading_of(rule, sample.log_confidence)
@@ -143,7 +164,9 @@ def test_the_calibrated_rule_uses_the_kth_smallest_first_failure(fill: bool, max
     calibrated = calibrate_quietly(rule, sample)
     assert calibrated.kth_values == sorted(failures)[5 - 1], "50 times 0.1 examples may fail"
     assert calibrated.thresholds <= calibrated.kth_values
-    assert calibrated.thresholds == math.inf or calibrated.thresholds >= calibrated.kth_values - 0.03
+    assert (
+        calibrated.thresholds == math.inf or calibrated.thresholds >= calibrated.kth_values - 0.03
+    )
 
 
 def test_class_conditional_calibration_takes_the_smallest_threshold() -> None:

@@ -1,4 +1,6 @@
-"""The learned risk: features of agreement, a fit that scikit-learn would repeat, and what it refuses."""
+"""The learned risk: features of agreement, a fit that scikit-learn would repeat, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,18 @@ SAMPLE = make_sample(200, checkpoints=3, members=3, classes=5, tied=False)
 FEATURES = 9
 
 
-def features_of(log_confidence: Floats, log_time: float, posterior: ag.TopMass | None = None, index: int = 0) -> Floats:
-    """The features (b, 9) at one checkpoint, for sets of two: the log-odds of a risk that has a weight for one of them alone."""
+def features_of(
+    log_confidence: Floats, log_time: float, posterior: ag.TopMass | None = None, index: int = 0
+) -> Floats:
+    """The features (b, 9) at one checkpoint, for sets of two: the log-odds of a risk that has a
+    weight for one of them alone.
+    """
     log_times = np.full(1 if posterior is None else 3, log_time)
     columns = []
     for weights in np.eye(FEATURES):
-        risk = ag.LearnedRisk(ag.TopMass() if posterior is None else posterior, 2, weights, 0.0, log_times)
+        risk = ag.LearnedRisk(
+            ag.TopMass() if posterior is None else posterior, 2, weights, 0.0, log_times
+        )
         log_risk = reading_at(risk, index, log_confidence, 2).risk
         columns.append(log_risk - np.log(-np.expm1(log_risk)))
     return np.stack(columns, axis=1)
@@ -51,7 +59,9 @@ def test_the_risk_is_the_probability_that_scikit_learn_gives() -> None:
     features = np.concatenate(parts)
     scaled = (features - features.mean(axis=0)) / features.std(axis=0)
     model = LogisticRegression(max_iter=1000).fit(scaled, np.concatenate(misses))
-    np.testing.assert_allclose(np.concatenate(computed), model.predict_proba(scaled)[:, 1], rtol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate(computed), model.predict_proba(scaled)[:, 1], rtol=1e-6
+    )
 
 
 def test_another_size_than_learned_for_is_refused() -> None:
@@ -65,7 +75,9 @@ def test_nothing_to_learn_is_said() -> None:
         ag.LearnedRisk.fit(*SAMPLE, max_set_size=5)
 
 
-def test_without_scikit_learn_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_a_sentence_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
     with pytest.raises(ag.InputError, match="needs scikit-learn"):
         ag.LearnedRisk.fit(*SAMPLE, max_set_size=2)

@@ -1,4 +1,6 @@
-"""Ranks are integers decided in exact arithmetic, and the number of examples a rule needs follows from them."""
+"""Ranks are integers decided in exact arithmetic, and the number of examples a rule needs follows
+from them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,18 @@ def rank_by_definition(n: int, p: Fraction, delta: Fraction) -> int:
 
 @pytest.mark.parametrize(
     "target",
-    [0.9, "0.9", " 0.9 ", "9/10", "9e-1", Fraction(9, 10), Decimal("0.9"), np.float64(0.9), np.float32(0.9), np.float16(0.9)],
+    [
+        0.9,
+        "0.9",
+        " 0.9 ",
+        "9/10",
+        "9e-1",
+        Fraction(9, 10),
+        Decimal("0.9"),
+        np.float64(0.9),
+        np.float32(0.9),
+        np.float16(0.9),
+    ],
 )
 def test_a_target_is_read_as_written(target: Target) -> None:
     assert as_target(target) == NINE_TENTHS
@@ -40,7 +53,27 @@ def test_a_target_is_read_as_written(target: Target) -> None:
     assert ag.AgreeStop(target, PAPER, 3, delta=target).delta == NINE_TENTHS
 
 
-@pytest.mark.parametrize("target", [0, 1, 0.0, 1.0, -0.1, 1.5, "1", "0/3", True, math.nan, math.inf, "often", "", None, "1/0", (0.9,)])
+@pytest.mark.parametrize(
+    "target",
+    [
+        0,
+        1,
+        0.0,
+        1.0,
+        -0.1,
+        1.5,
+        "1",
+        "0/3",
+        True,
+        math.nan,
+        math.inf,
+        "often",
+        "",
+        None,
+        "1/0",
+        (0.9,),
+    ],
+)
 def test_other_targets_are_refused(target: object) -> None:
     with pytest.raises(ag.InputError, match="target is"):
         as_target(target)  # type: ignore[arg-type]
@@ -69,8 +102,13 @@ def test_training_conditional_ranks_of_the_paper_setting() -> None:
     assert upper_tail(50, NINE_TENTHS, 49) <= Fraction(1, 10) < upper_tail(50, NINE_TENTHS, 48)
 
 
-@pytest.mark.parametrize("p", [Fraction(1, 10), Fraction(1, 2), Fraction(2, 3), NINE_TENTHS, Fraction(39, 40)])
-@pytest.mark.parametrize("delta", [Fraction(1, 1001), Fraction(1, 41), Fraction(1, 11), Fraction(3, 10), Fraction(97, 100)])
+@pytest.mark.parametrize(
+    "p", [Fraction(1, 10), Fraction(1, 2), Fraction(2, 3), NINE_TENTHS, Fraction(39, 40)]
+)
+@pytest.mark.parametrize(
+    "delta",
+    [Fraction(1, 1001), Fraction(1, 41), Fraction(1, 11), Fraction(3, 10), Fraction(97, 100)],
+)
 def test_training_conditional_rank_matches_exact_binomials(p: Fraction, delta: Fraction) -> None:
     for n in (0, 1, 2, 3, 7, 20, 45, 50, 90):
         assert quantile_rank(n, p, delta) == rank_by_definition(n, p, delta), n
@@ -90,7 +128,9 @@ def test_training_conditional_rank_is_never_too_low(n: int, p: int, delta: int) 
     assert rank == n + 1 or upper_tail(n, level, rank) <= risk
 
 
-@pytest.mark.parametrize("level", [Fraction(1, 10), Fraction(1, 2), NINE_TENTHS, Fraction(39, 40), Fraction(79, 80)])
+@pytest.mark.parametrize(
+    "level", [Fraction(1, 10), Fraction(1, 2), NINE_TENTHS, Fraction(39, 40), Fraction(79, 80)]
+)
 @pytest.mark.parametrize("delta", [None, Fraction(1, 11), Fraction(1, 40)])
 def test_least_n_is_the_least(level: Fraction, delta: Fraction | None) -> None:
     n = least_n(level, delta)
@@ -112,13 +152,28 @@ def test_a_fraction_of_thousands_of_digits_is_refused() -> None:
 
 def test_order_statistic_counts_from_one_and_goes_to_infinity() -> None:
     values = np.array([3.0, 1.0, 2.0, 2.0])
-    assert [order_statistic(values, rank) for rank in range(-1, 7)] == [-math.inf, -math.inf, 1.0, 2.0, 2.0, 3.0, math.inf, math.inf]
+    assert [order_statistic(values, rank) for rank in range(-1, 7)] == [
+        -math.inf,
+        -math.inf,
+        1.0,
+        2.0,
+        2.0,
+        3.0,
+        math.inf,
+        math.inf,
+    ]
     assert values.tolist() == [3.0, 1.0, 2.0, 2.0]
     assert order_statistic(np.empty(0), 1) == math.inf
 
 
 def test_probabilities_in_words() -> None:
-    assert [in_words(Fraction(text)) for text in ("9/10", "1/3", "0.975", "2/7", "1/8")] == ["0.9", "1/3", "0.975", "2/7", "0.125"]
+    assert [in_words(Fraction(text)) for text in ("9/10", "1/3", "0.975", "2/7", "1/8")] == [
+        "0.9",
+        "1/3",
+        "0.975",
+        "2/7",
+        "0.125",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +194,9 @@ def test_probabilities_in_words() -> None:
         (ag.MajorityVote(), 5, 66),
     ],
 )
-def test_examples_needed_at_the_paper_setting(pooling: ag.MergeConfidence | None, K: int, needed: int) -> None:
+def test_examples_needed_at_the_paper_setting(
+    pooling: ag.MergeConfidence | None, K: int, needed: int
+) -> None:
     assert ag.SpikeCP(0.9, PAPER, 3, pooling=pooling).examples_needed(K) == needed
 
 
@@ -156,11 +213,18 @@ def test_rules_of_our_own_need_nine(rule: ag.SpikeCP | ag.AgreeStop) -> None:
 
 
 def test_printed_constants_need_more() -> None:
-    assert [ag.SpikeCP(0.9, PAPER, 3, pooling=ag.MergePValues(r=r, table=True)).examples_needed(6) for r in (0, -1)] == [108, 194]
+    assert [
+        ag.SpikeCP(0.9, PAPER, 3, pooling=ag.MergePValues(r=r, table=True)).examples_needed(6)
+        for r in (0, -1)
+    ] == [108, 194]
 
 
 def test_with_bonferroni_a_target_too_high_is_vacuous_for_fifty_examples() -> None:
-    assert ag.SpikeCP("0.9215", PAPER, 3).examples_needed() <= 50 < ag.SpikeCP("0.9216", PAPER, 3).examples_needed()
+    assert (
+        ag.SpikeCP("0.9215", PAPER, 3).examples_needed()
+        <= 50
+        < ag.SpikeCP("0.9216", PAPER, 3).examples_needed()
+    )
 
 
 def easy_data(n: int, checkpoints: int, members: int) -> Sample:
@@ -171,7 +235,9 @@ def easy_data(n: int, checkpoints: int, members: int) -> Sample:
 
 
 def excludes(rule: ag.SpikeCP, n: int, members: int) -> bool:
-    """Whether the rule, calibrated with n examples, excludes a class that fits worse than every one of them."""
+    """Whether the rule, calibrated with n examples, excludes a class that fits worse than every one
+    of them.
+    """
     data = easy_data(n, len(rule.checkpoints), members)
     decisions = calibrate_quietly(rule, data).decide(data.log_confidence[:1])
     return bool((~decisions.sets).any())
@@ -201,7 +267,9 @@ def test_a_merged_rule_excludes_from_the_stated_number_on(r: float, K: int, tabl
         (ag.MergePValues(r=1.0, form="exchangeable"), 3),
     ],
 )
-def test_a_rational_constant_excludes_from_the_stated_number_on(pooling: ag.MergePValues, K: int) -> None:
+def test_a_rational_constant_excludes_from_the_stated_number_on(
+    pooling: ag.MergePValues, K: int
+) -> None:
     rule = ag.SpikeCP(0.9, (1, 2, 3, 4), 1, pooling=pooling)
     needed = rule.examples_needed(K)
     assert not excludes(rule, needed - 1, K)
@@ -231,7 +299,9 @@ def test_every_other_rule_excludes_from_the_stated_number_on(rule: ag.SpikeCP, K
 
 
 def test_a_delta_below_the_floats_still_has_a_number_of_examples() -> None:
-    assert ag.SpikeCP(0.9, (1,), 1, delta="1e-400").examples_needed() == math.ceil(400 * math.log(10) / -math.log(0.9))
+    assert ag.SpikeCP(0.9, (1,), 1, delta="1e-400").examples_needed() == math.ceil(
+        400 * math.log(10) / -math.log(0.9)
+    )
 
 
 def test_too_few_examples_are_said_in_a_sentence_and_give_full_sets() -> None:

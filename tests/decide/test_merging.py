@@ -1,4 +1,6 @@
-"""Merging p-variables: one p-variable out of K, symmetric, monotone and never above one; its constants are tested elsewhere."""
+"""Merging p-variables: one p-variable out of K, symmetric, monotone and never above one; its
+constants are tested elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_known_merged_values() -> None:
 
 def test_p_values_merge_along_any_axis() -> None:
     p = np.random.default_rng(0).random((4, 3, 2))
-    np.testing.assert_array_equal(ag.merge_p_values(p, 2, axis=0), ag.merge_p_values(np.moveaxis(p, 0, -1), 2))
+    np.testing.assert_array_equal(
+        ag.merge_p_values(p, 2, axis=0), ag.merge_p_values(np.moveaxis(p, 0, -1), 2)
+    )
 
 
 def test_a_plain_list_of_p_values_merges_to_a_number() -> None:
@@ -72,7 +76,13 @@ def test_no_inputs_give_no_merged_values() -> None:
 
 @pytest.mark.parametrize(
     ("p", "match"),
-    [([0.1, 1.2], "p holds 1.2"), ([-0.1], "p holds -0.1"), ([0.1, math.nan], "p holds nan"), ([], "at least one"), (0.5, "at least one")],
+    [
+        ([0.1, 1.2], "p holds 1.2"),
+        ([-0.1], "p holds -0.1"),
+        ([0.1, math.nan], "p holds nan"),
+        ([], "at least one"),
+        (0.5, "at least one"),
+    ],
 )
 def test_merging_refuses_what_is_no_p_value(p: object, match: str) -> None:
     with pytest.raises(ag.InputError, match=match):

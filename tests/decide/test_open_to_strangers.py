@@ -1,4 +1,6 @@
-"""A risk, a rule and an answer that only this file knows work everywhere, as the built-in ones do."""
+"""A risk, a rule and an answer that only this file knows work everywhere, as the built-in
+ones do.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class ToyNear(StopsOnRisk, KeptInFiles):
         near = values >= values.max(axis=1, keepdims=True) - self.slack
         return Verdict(stop | last, near | ~stop[:, None], state)
 
-    def failures(self, evidence: Evidence, labels: Integers, loss: Any, rounding: Rounding | None) -> Failures:
+    def failures(
+        self, evidence: Evidence, labels: Integers, loss: Any, rounding: Rounding | None
+    ) -> Failures:
         own = evidence.values[np.arange(len(labels)), :, labels]
         eta = 0.0 if rounding is None else 2 * rounding.at(own)
         near = own - eta >= evidence.values.max(axis=2) - self.slack
@@ -141,7 +145,9 @@ def same(first: ag.Decisions, second: ag.Decisions) -> bool:
     return bool((first.stop_index == second.stop_index).all() and (first.sets == second.sets).all())
 
 
-def test_streams_files_and_batches_decide_the_same(rule: Any, scores: tuple[ag.Scores, ag.Scores], tmp_path: Path) -> None:
+def test_streams_files_and_batches_decide_the_same(
+    rule: Any, scores: tuple[ag.Scores, ag.Scores], tmp_path: Path
+) -> None:
     calibration, test = scores
     calibrated = rule.calibrate(calibration)
     decisions = calibrated.decide(test)
@@ -157,7 +163,9 @@ def test_streams_files_and_batches_decide_the_same(rule: Any, scores: tuple[ag.S
     assert same(loaded.decide(test), decisions)
 
 
-def test_groups_weights_people_and_final_labels(rule: Any, scores: tuple[ag.Scores, ag.Scores]) -> None:
+def test_groups_weights_people_and_final_labels(
+    rule: Any, scores: tuple[ag.Scores, ag.Scores]
+) -> None:
     calibration, test = scores
     n = len(calibration)
     groups = np.arange(n) % 2
@@ -172,7 +180,9 @@ def test_groups_weights_people_and_final_labels(rule: Any, scores: tuple[ag.Scor
     assert "itself answers best" in rule.calibrate(calibration, "final").guarantee
 
 
-def test_a_rule_is_tuned_and_measured_on_splits(rule: Any, scores: tuple[ag.Scores, ag.Scores]) -> None:
+def test_a_rule_is_tuned_and_measured_on_splits(
+    rule: Any, scores: tuple[ag.Scores, ag.Scores]
+) -> None:
     tuning, pool = scores
     tuned = ag.tune(rule, tuning, repeats=2, exponents=(0.0, 1.0), only_if_better=False)
     assert type(tuned.rule) is type(rule) and tuned.rule.tuned is not None
@@ -199,7 +209,9 @@ def test_coverage_over_draws(rule: Any) -> None:
     assert np.mean(hits) >= target - 4 * error
 
 
-def test_drift_is_watched_and_a_threshold_moves(rule: Any, scores: tuple[ag.Scores, ag.Scores], tmp_path: Path) -> None:
+def test_drift_is_watched_and_a_threshold_moves(
+    rule: Any, scores: tuple[ag.Scores, ag.Scores], tmp_path: Path
+) -> None:
     calibration, test = scores
     calibrated = rule.calibrate(calibration)
     monitor = ag.DriftMonitor(calibrated)
@@ -248,7 +260,9 @@ def test_engines_stop_computing_and_exports_refuse_in_a_sentence(rule: Any, tmp_
         ag.export.to_page([calibrated], ensemble, tmp_path / "page.html", x[100:110])
 
 
-def test_the_snippets_for_contributors_run(scores: tuple[ag.Scores, ag.Scores], tmp_path: Path) -> None:
+def test_the_snippets_for_contributors_run(
+    scores: tuple[ag.Scores, ag.Scores], tmp_path: Path
+) -> None:
     """The last block of the page has the imports, so it runs first."""
     page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     imports, *blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
@@ -258,9 +272,17 @@ def test_the_snippets_for_contributors_run(scores: tuple[ag.Scores, ag.Scores], 
         assert len(block.splitlines()) <= 20
         exec(compile(block, "CONTRIBUTING.md", "exec", dont_inherit=True), names)
     margin = names["MarginStop"]
-    own = type("MarginNear", (margin,), {"answer": lambda rule, final=False: names["NearTheBest"](slack=0.7)})
+    own = type(
+        "MarginNear",
+        (margin,),
+        {"answer": lambda rule, final=False: names["NearTheBest"](slack=0.7)},
+    )
     calibration, test = scores
-    for rule in (margin(0.8, TIMES), ag.AgreeStop(0.8, TIMES, 1, risk=names["Doubt"]()), own(0.8, TIMES)):
+    for rule in (
+        margin(0.8, TIMES),
+        ag.AgreeStop(0.8, TIMES, 1, risk=names["Doubt"]()),
+        own(0.8, TIMES),
+    ):
         calibrated = rule.calibrate(calibration)
         decisions = calibrated.decide(test)
         assert decisions.stop_time.mean() < TIMES[-1]

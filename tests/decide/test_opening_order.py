@@ -1,4 +1,6 @@
-"""Streams count in the order of opening: numbers, decisions that are held back, skipped inputs, files, and what is refused."""
+"""Streams count in the order of opening: numbers, decisions that are held back, skipped inputs,
+files, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -55,18 +57,23 @@ def state(one: Any, path: Path) -> bytes:
     return path.read_bytes()
 
 
-# --------------------------------------------------------------------------------------------------------------- numbers
+# --------------------------------------------------------------------------------------------------
+# numbers
 
 
 def test_streams_have_numbers_and_batches_have_none() -> None:
     calibrated, data = agree_stop(), scores(5, seed=1)
     ended = streamed(calibrated, data)
     assert sorted(one.number for one in ended if one.number is not None) == [0, 1, 2, 3, 4]
-    assert [one.index for one in ended] == sorted(one.index for one in ended), "in the order of ending"
+    assert [one.index for one in ended] == sorted(one.index for one in ended), (
+        "in the order of ending"
+    )
     batch = calibrated.decide(data)
     assert all(one.number is None for one in batch)
     by_number = {one.number: one for one in ended}
-    assert [by_number[row] for row in range(5)] == list(batch), "a number is no part of the decision"
+    assert [by_number[row] for row in range(5)] == list(batch), (
+        "a number is no part of the decision"
+    )
     assert calibrated.stream().number == 5 and calibrated.stream(number=3).number == 3
 
 
@@ -88,7 +95,8 @@ def test_a_session_is_closed_with_its_first_risk() -> None:
         late.push(data.log_confidence[1, 1])
 
 
-# ------------------------------------------------------------------------------------------------------------ held back
+# --------------------------------------------------------------------------------------------------
+# held back
 
 
 @pytest.mark.parametrize("kind", [ag.DriftMonitor, ag.AdaptiveRule], ids=["monitor", "adaptive"])
@@ -126,12 +134,19 @@ def test_decisions_count_in_the_order_of_opening(kind: Any, tmp_path: Path) -> N
 def test_a_decision_is_held_back_until_the_earlier_ones_came() -> None:
     calibrated = agree_stop()
     monitor = ag.DriftMonitor(calibrated)
-    first, second, third = (ag.Decision(1, 0, (0,), first_risk=-2.0, number=number) for number in range(3))
+    first, second, third = (
+        ag.Decision(1, 0, (0,), first_risk=-2.0, number=number) for number in range(3)
+    )
     monitor.observe(third)
     monitor.update(third, 1)  # it may come while the decision is held back
     monitor.observe(second, key="second")
-    words = "2 later inputs are held back for number 0, which is neither observed nor skipped; after 10,000 later ones it is"
-    assert monitor.waiting == f"{words} an input without a miss" and repr(monitor).endswith(monitor.waiting)
+    words = (
+        "2 later inputs are held back for number 0, which is neither observed nor skipped; "
+        "after 10,000 later ones it is"
+    )
+    assert monitor.waiting == f"{words} an input without a miss" and repr(monitor).endswith(
+        monitor.waiting
+    )
     assert (monitor.observed, monitor.inputs.count, monitor.misses.count) == (0, 0, 0)
     monitor.update("second", 0)
     monitor.observe(first)
@@ -154,9 +169,13 @@ def test_a_skipped_number_is_an_input_without_a_miss_whose_first_risk_counts() -
                 monitor.observe(decision)
                 monitor.update(number, int(number % 8 == 0))
     for kind in ("misses", "inputs"):
-        np.testing.assert_array_equal(getattr(skipping, kind).capital, getattr(answering, kind).capital)
+        np.testing.assert_array_equal(
+            getattr(skipping, kind).capital, getattr(answering, kind).capital
+        )
         assert getattr(skipping, kind).count == 40
-    assert skipping.labels == 30 and "30 labels processed, 10 inputs without a label" in repr(skipping)
+    assert skipping.labels == 30 and "30 labels processed, 10 inputs without a label" in repr(
+        skipping
+    )
     skipping.skip(40)  # closed before the first checkpoint
     assert (skipping.observed, skipping.inputs.count, skipping.misses.count) == (41, 40, 41)
 
@@ -220,14 +239,20 @@ def test_a_monitor_begins_at_the_counter_of_its_rule() -> None:
 
 BAD: dict[str, tuple[Callable[[ag.DriftMonitor], Any], str]] = {
     "twice": (lambda one: one.observe(ag.Decision(1, 0, (0,), number=0)), "number 0 was observed"),
-    "held back twice": (lambda one: one.observe(ag.Decision(1, 0, (0,), number=5)), "number 5 was observed"),
+    "held back twice": (
+        lambda one: one.observe(ag.Decision(1, 0, (0,), number=5)),
+        "number 5 was observed",
+    ),
     "skipped, though observed": (lambda one: one.skip(1), "number 1 was observed"),
     "skipped twice": (lambda one: one.skip(0), "number 0 was observed"),
     "far ahead": (lambda one: one.skip(10**9), "number 1000000000"),
     "no number": (lambda one: one.skip("a"), "number is 'a': give the number of a stream"),  # type: ignore[arg-type]
     "below 0": (lambda one: one.skip(-1), "number is -1"),
     "no risk": (lambda one: one.skip(2, "a"), "first_risk is 'a'"),  # type: ignore[arg-type]
-    "a label before the decision": (lambda one: one.update(2, 0), "decision 2 does not wait for a label"),
+    "a label before the decision": (
+        lambda one: one.update(2, 0),
+        "decision 2 does not wait for a label",
+    ),
 }
 
 
@@ -244,10 +269,13 @@ def test_what_cannot_be_in_this_order_is_refused(name: str, tmp_path: Path) -> N
     assert len(str(refused.value)) < 300 and state(monitor, tmp_path / "after") == before
 
 
-# ----------------------------------------------------------------------------------------------------------------- files
+# --------------------------------------------------------------------------------------------------
+# files
 
 
-def test_numbers_go_on_after_a_load_and_open_streams_are_gone_after_a_restart(tmp_path: Path) -> None:
+def test_numbers_go_on_after_a_load_and_open_streams_are_gone_after_a_restart(
+    tmp_path: Path,
+) -> None:
     calibrated, path = agree_stop(), tmp_path / "monitor"
     monitor = ag.DriftMonitor(calibrated)
     sessions = [calibrated.stream() for _ in range(4)]
@@ -295,7 +323,10 @@ def test_a_forged_order_is_refused(change: dict[str, Any], tmp_path: Path) -> No
 def test_files_of_0_2_still_load(tmp_path: Path) -> None:
     for name in ("monitor", "adaptive"):
         (tmp_path / name).write_bytes(gzip.decompress((OLD / f"{name}.gz").read_bytes()))
-    monitor, adaptive = ag.DriftMonitor.load(tmp_path / "monitor"), ag.AdaptiveRule.load(tmp_path / "adaptive")
+    monitor, adaptive = (
+        ag.DriftMonitor.load(tmp_path / "monitor"),
+        ag.AdaptiveRule.load(tmp_path / "adaptive"),
+    )
     for one in (monitor, adaptive):
         assert one.waiting == "1 label waits for that of decision 2 ('2'): give it, or None"
         one.update("2", None)
@@ -306,13 +337,16 @@ def test_files_of_0_2_still_load(tmp_path: Path) -> None:
     assert monitor.observed == 7
 
 
-# ------------------------------------------------------------------------------------------------------- risks on a grid
+# --------------------------------------------------------------------------------------------------
+# risks on a grid
 
 
 def test_shared_risks_stay_in_their_cell_and_others_do_not_move_the_grid() -> None:
     rng, eta = np.random.default_rng(0), 1e-5
     for shared in (-1.0, 0.0, 0.5 + 1e-6, -3.21987):
-        risks = np.concatenate([rng.normal(size=100), shared + rng.uniform(-eta / 2, eta / 2, size=100)])
+        risks = np.concatenate(
+            [rng.normal(size=100), shared + rng.uniform(-eta / 2, eta / 2, size=100)]
+        )
         grid = RiskGrid.of(risks, eta)
         moved = {grid.middle(shared + shift) for shift in np.linspace(-2 * eta, 2 * eta, 41)}
         assert len(moved) == 1 and grid.width == pytest.approx(64 * eta)
@@ -321,16 +355,23 @@ def test_shared_risks_stay_in_their_cell_and_others_do_not_move_the_grid() -> No
     assert RiskGrid.of(None, 1e-9).width == 1e-4
     for risk in (*rng.normal(size=50) * 30, -1e9, math.inf, -math.inf):
         assert alone.middle(alone.middle(risk)) == alone.middle(risk)
-        assert risk == alone.middle(risk) or abs(risk - alone.middle(risk)) <= alone.width / 2 + 1e-9
+        assert (
+            risk == alone.middle(risk) or abs(risk - alone.middle(risk)) <= alone.width / 2 + 1e-9
+        )
 
 
 def test_risks_that_rounding_moves_apart_raise_no_alarm() -> None:
-    """All streams end on the other side of a value that most examples share; by rank alone they would differ from all of them."""
+    """All streams end on the other side of a value that most examples share; by rank alone they
+    would differ from all of them.
+    """
     rng = np.random.default_rng(0)
     for sign in (-1, 1):
         risks = np.where(rng.random(200) < 0.8, -0.7, rng.normal(size=200))
         calibrated = replace(agree_stop(), first_risks=risks)
-        monitor, control = ag.DriftMonitor(calibrated), ag.DriftMonitor(replace(calibrated, eta=1e-9, first_risks=risks * 1e4))
+        monitor, control = (
+            ag.DriftMonitor(calibrated),
+            ag.DriftMonitor(replace(calibrated, eta=1e-9, first_risks=risks * 1e4)),
+        )
         for number in range(400):
             risk = -0.7 + sign * 9e-6 if rng.random() < 0.8 else rng.normal()
             monitor.skip(number, risk)
@@ -338,7 +379,8 @@ def test_risks_that_rounding_moves_apart_raise_no_alarm() -> None:
         assert not monitor.alarms and [alarm.kind for alarm in control.alarms] == ["inputs"]
 
 
-# ---------------------------------------------------------------------------------------------------------- level of misses
+# --------------------------------------------------------------------------------------------------
+# level of misses
 
 
 def rare(n: int) -> ag.Scores:
@@ -356,28 +398,50 @@ def calibrate(rule: Any, data: ag.Scores) -> ag.CalibratedRule:
 
 
 def test_classes_with_too_few_examples_do_not_make_a_rule_safe() -> None:
-    """Such a rule never stops early, but its last answer may leave out the other classes, and misses as a calibration draw lets it."""
-    rule = ag.SpikeCP(0.9, TIMES, 1, ag.MergeConfidence(r=1), "simultaneous", class_conditional=True)
+    """Such a rule never stops early, but its last answer may leave out the other classes, and
+    misses as a calibration draw lets it.
+    """
+    rule = ag.SpikeCP(
+        0.9, TIMES, 1, ag.MergeConfidence(r=1), "simultaneous", class_conditional=True
+    )
     calibrated = calibrate(rule, rare(200))
     assert calibrated.never_stops and ag.DriftMonitor(calibrated).level is None
     fresh = scores(300, seed=3, quality=0.6)
     assert not calibrated.decide(fresh).sets[np.arange(300), truth(fresh)].all()
     one_threshold = calibrate(ag.AgreeStop(0.9, TIMES, 1, class_conditional=True), rare(200))
-    assert one_threshold.decide(scores(30, seed=3)).sets.all() and ag.DriftMonitor(one_threshold).level == pytest.approx(0.1)
+    assert one_threshold.decide(scores(30, seed=3)).sets.all() and ag.DriftMonitor(
+        one_threshold
+    ).level == pytest.approx(0.1)
 
 
 def test_delta_is_counted_once_for_each_class_with_thresholds_of_its_own() -> None:
-    def monitor(delta: float, data: ag.Scores, calibration: str = "simultaneous", target: float = 0.8) -> ag.DriftMonitor:
-        rule = ag.SpikeCP(target, TIMES, 1, ag.MergeConfidence(r=1), calibration, class_conditional=True, delta=delta)
+    def monitor(
+        delta: float, data: ag.Scores, calibration: str = "simultaneous", target: float = 0.8
+    ) -> ag.DriftMonitor:
+        rule = ag.SpikeCP(
+            target,
+            TIMES,
+            1,
+            ag.MergeConfidence(r=1),
+            calibration,
+            class_conditional=True,
+            delta=delta,
+        )
         return ag.DriftMonitor(rule.calibrate(data))
 
     with pytest.warns(ag.CalibrationWarning):
         two = monitor(0.1, rare(400))
-    assert two.level == pytest.approx(0.2) and "at most 0.25: 0.05, and 0.2 for a calibration draw" in two.guarantee
+    assert (
+        two.level == pytest.approx(0.2)
+        and "at most 0.25: 0.05, and 0.2 for a calibration draw" in two.guarantee
+    )
     four = monitor(0.02, scores(600), "bonferroni", 0.7)
     assert "at most 0.13: 0.05, and 0.08 for a calibration draw" in four.guarantee
     none = monitor(0.25, scores(600))
-    assert none.level is None and "delta=0.25 holds for each class by itself, so all 4 of them together" in none.guarantee
+    assert (
+        none.level is None
+        and "delta=0.25 holds for each class by itself, so all 4 of them together" in none.guarantee
+    )
     by_least = ag.AgreeStop(0.8, TIMES, 1, class_conditional=True, delta=0.1).calibrate(scores(600))
     assert "at most 0.15: 0.05, and 0.1" in ag.DriftMonitor(by_least).guarantee
 
@@ -394,7 +458,8 @@ def test_misses_of_a_rule_that_was_adapted_are_not_watched() -> None:
     assert ag.DriftMonitor(agree_stop(delta=0.1)).level == float(Fraction(1, 10))
 
 
-# -------------------------------------------------------------------------------------------------------------- adaptive
+# --------------------------------------------------------------------------------------------------
+# adaptive
 
 
 def test_a_stream_keeps_the_threshold_that_it_was_opened_with() -> None:

@@ -1,6 +1,8 @@
-"""One protocol for every rule: calibrate, decide, stream, save, load, cut, evaluate and repeat, over every pooling and calibration.
+"""One protocol for every rule: calibrate, decide, stream, save, load, cut, evaluate and repeat,
+over every pooling and calibration.
 
-Each case is a rule that is calibrated with enough examples to exclude labels, so that no equality below is one of full sets.
+Each case is a rule that is calibrated with enough examples to exclude labels, so that no equality
+below is one of full sets.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ import pytest
 import agreestop as ag
 from agreestop.common import Floats
 from agreestop.decide.confidence import Pooling
-from tests.decide.strategies import Rule, Sample, Shaped, assert_same_decisions, make_sample, parts_of_state
+from tests.decide.strategies import (
+    Rule,
+    Sample,
+    Shaped,
+    assert_same_decisions,
+    make_sample,
+    parts_of_state,
+)
 
 TIMES = (1, 2.5, 4, 7, 10)
 CHECKPOINTS = (2.5, 4, 10)
@@ -36,7 +45,10 @@ POOLINGS: dict[str, Pooling] = {
 RANKED: dict[str, Pooling] = {
     **{f"PM({r})": ag.MergePValues(r=r) for r in (-math.inf, -1, 0, 0.7, 1, 45, math.inf)},
     **{f"PM({r}, table)": ag.MergePValues(r=r, table=True) for r in (-2, -1, 0)},
-    **{f"PM({r}, exchangeable)": ag.MergePValues(r=r, form="exchangeable") for r in (-0.5, 0, 1, math.inf)},
+    **{
+        f"PM({r}, exchangeable)": ag.MergePValues(r=r, form="exchangeable")
+        for r in (-0.5, 0, 1, math.inf)
+    },
     **{f"PM({r}, randomized)": ag.MergePValues(r=r, form="randomized", seed=3) for r in (0, 1)},
     **{f"ranks({r})": ag.MergeRanks(r=r) for r in (-math.inf, -1, 0, 1, 2)},
     "votes": ag.MajorityVote(),
@@ -60,7 +72,9 @@ CONDITIONS = {
 
 @dataclass(frozen=True)
 class Data:
-    """Tuning data, a pool for calibration and test data, all at five times, for one number of members."""
+    """Tuning data, a pool for calibration and test data, all at five times, for one number of
+    members.
+    """
 
     members: int
 
@@ -99,25 +113,48 @@ def risks(members: int) -> dict[str, Any]:
         "fitted top mass": ag.TopMass.fit(*tuning, pooling=ag.MergeConfidence(r=0.5), times=TIMES),
         "learned risk": ag.LearnedRisk.fit(*tuning, max_set_size=LARGEST, times=TIMES),
         "fixed time": ag.FixedTime(),
-        "shaped risk": ag.ShapedRisk.per_time(ag.TopMass(pooling=ag.MergeConfidence(r=0)), TIMES, power=0.5),
+        "shaped risk": ag.ShapedRisk.per_time(
+            ag.TopMass(pooling=ag.MergeConfidence(r=0)), TIMES, power=0.5
+        ),
     }
 
 
 def promising_rules(members: int, risk: Any) -> dict[str, Rule]:
     """Rules with a gate, a loss, a trim factor, and the published promise by stopping time."""
-    gate = ag.Gate(risk, np.array([-0.5, -0.6, -0.7, -0.8, -1.0]), TIMES, None, -0.2 if members < 6 else -1.0, (3, 10))
+    gate = ag.Gate(
+        risk,
+        np.array([-0.5, -0.6, -0.7, -0.8, -1.0]),
+        TIMES,
+        None,
+        -0.2 if members < 6 else -1.0,
+        (3, 10),
+    )
     every_loss = np.abs(np.arange(CLASSES)[:, None] - np.arange(CLASSES)) / 2
     pooling, sparing = POOLINGS["CM(1)"], Conditions(class_conditional=False, delta=0.3)
     return {
         "AgreeStop with a gate": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, gate=gate),
-        "AgreeStop with a gate, fill, given the data": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, True, gate=gate, **sparing),
+        "AgreeStop with a gate, fill, given the data": ag.AgreeStop(
+            TARGET, CHECKPOINTS, LARGEST, True, gate=gate, **sparing
+        ),
         "AgreeStop, trim": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, risk=risk, trim=0.4),
-        "AgreeStop, abstains": ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, risk=risk, at_end="abstain"),
-        "AgreeStop, abstains, loss": ag.AgreeStop(None, CHECKPOINTS, LARGEST, risk=risk, loss=every_loss, max_loss=0.2, at_end="abstain"),
-        "AgreeStop, loss": ag.AgreeStop(None, CHECKPOINTS, LARGEST, risk=risk, loss=every_loss, max_loss=0.2),
-        "AgreeStop, accumulated": ag.AgreeStop(0.6, CHECKPOINTS, LARGEST, risk=risk, accumulated=True, delta=0.3),
-        "AgreeStop, accumulated, shaped": ag.AgreeStop(0.6, CHECKPOINTS, LARGEST, risk=gate, accumulated=True, delta=0.3),
-        "SpikeCP, stop-aware with a gate": ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling, "stop-aware", gate=gate),
+        "AgreeStop, abstains": ag.AgreeStop(
+            TARGET, CHECKPOINTS, LARGEST, risk=risk, at_end="abstain"
+        ),
+        "AgreeStop, abstains, loss": ag.AgreeStop(
+            None, CHECKPOINTS, LARGEST, risk=risk, loss=every_loss, max_loss=0.2, at_end="abstain"
+        ),
+        "AgreeStop, loss": ag.AgreeStop(
+            None, CHECKPOINTS, LARGEST, risk=risk, loss=every_loss, max_loss=0.2
+        ),
+        "AgreeStop, accumulated": ag.AgreeStop(
+            0.6, CHECKPOINTS, LARGEST, risk=risk, accumulated=True, delta=0.3
+        ),
+        "AgreeStop, accumulated, shaped": ag.AgreeStop(
+            0.6, CHECKPOINTS, LARGEST, risk=gate, accumulated=True, delta=0.3
+        ),
+        "SpikeCP, stop-aware with a gate": ag.SpikeCP(
+            TARGET, CHECKPOINTS, LARGEST, pooling, "stop-aware", gate=gate
+        ),
     }
 
 
@@ -144,25 +181,38 @@ class Case:
 
     def decide_after(self, calibration: Sample, log_confidence: Floats) -> ag.Decisions:
         """Decisions of the same rule, calibrated on other data."""
-        return self.rule.calibrate(*calibration, times=TIMES).decide(log_confidence, times=TIMES, first=0)
+        return self.rule.calibrate(*calibration, times=TIMES).decide(
+            log_confidence, times=TIMES, first=0
+        )
 
 
 def spike_cases(members: int) -> Iterator[Case]:
     for calibration in CALIBRATIONS:
         for name, pooling in [("plain", None)] * (members == 1) + list(POOLINGS.items()):
             yield Case(
-                f"SpikeCP {name}, {calibration}, K={members}", ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling, calibration), members
+                f"SpikeCP {name}, {calibration}, K={members}",
+                ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling, calibration),
+                members,
             )
         for name, score in scores(members).items():
             yield Case(
-                f"SpikeCP {name}, {calibration}, K={members}", ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, None, calibration, score), members
+                f"SpikeCP {name}, {calibration}, K={members}",
+                ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, None, calibration, score),
+                members,
             )
         for words, conditions in CONDITIONS.items():
-            rule = ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, POOLINGS["CM(1)"], calibration, None, **conditions)
+            rule = ag.SpikeCP(
+                TARGET, CHECKPOINTS, LARGEST, POOLINGS["CM(1)"], calibration, None, **conditions
+            )
             yield Case(f"SpikeCP CM(1), {calibration}, {words}, K={members}", rule, members)
     for name, pooling in RANKED.items():
         in_order = isinstance(pooling, ag.MergePValues) and pooling.form == "exchangeable"
-        yield Case(f"SpikeCP {name}, K={members}", ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling), members, in_order)
+        yield Case(
+            f"SpikeCP {name}, K={members}",
+            ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling),
+            members,
+            in_order,
+        )
         if name in ("PM(1)", "PM(inf, exchangeable)", "PM(1, randomized)", "ranks(1)", "votes"):
             rule = ag.SpikeCP(TARGET, CHECKPOINTS, LARGEST, pooling, class_conditional=True)
             yield Case(f"SpikeCP {name}, class-conditional, K={members}", rule, members, in_order)
@@ -173,9 +223,15 @@ def other_cases(members: int) -> Iterator[Case]:
     for fill in (False, True):
         words = f"{', fill' * fill}, K={members}"
         for name, risk in every_risk.items():
-            yield Case(f"AgreeStop {name}{words}", ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, fill, risk), members)
+            yield Case(
+                f"AgreeStop {name}{words}",
+                ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, fill, risk),
+                members,
+            )
         for name, conditions in CONDITIONS.items():
-            rule = ag.AgreeStop(TARGET, CHECKPOINTS, LARGEST, fill, every_risk["fitted top mass"], **conditions)
+            rule = ag.AgreeStop(
+                TARGET, CHECKPOINTS, LARGEST, fill, every_risk["fitted top mass"], **conditions
+            )
             yield Case(f"AgreeStop {name}{words}", rule, members)
     for name, promising in promising_rules(members, every_risk["fitted top mass"]).items():
         yield Case(f"{name}, K={members}", promising, members)
@@ -183,14 +239,23 @@ def other_cases(members: int) -> Iterator[Case]:
     yield Case(f"SEENN, K={members}", ag.SEENN(0.7, CHECKPOINTS, LARGEST), members)
 
 
-CASES = {case.name: case for members in DATA for case in (*spike_cases(members), *other_cases(members))}
+CASES = {
+    case.name: case for members in DATA for case in (*spike_cases(members), *other_cases(members))
+}
 EVERY = 4  # with fewer than six members, this share of the cases is tried in the fast run
-FAST = {name for number, (name, case) in enumerate(CASES.items()) if case.members == 6 or number % EVERY == 0}
+FAST = {
+    name
+    for number, (name, case) in enumerate(CASES.items())
+    if case.members == 6 or number % EVERY == 0
+}
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(case, id=name, marks=() if name in FAST else pytest.mark.slow) for name, case in CASES.items()],
+    params=[
+        pytest.param(case, id=name, marks=() if name in FAST else pytest.mark.slow)
+        for name, case in CASES.items()
+    ],
 )
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
@@ -205,7 +270,9 @@ def test_calibrate_and_decide(case: Case) -> None:
     assert calibrated.shortage == ""
     assert decisions.sets.shape == (50, CLASSES)
     assert decisions.sets.dtype == np.bool_
-    assert decisions.stop_index.shape == decisions.stop_time.shape == decisions.set_size.shape == (50,)
+    assert (
+        decisions.stop_index.shape == decisions.stop_time.shape == decisions.set_size.shape == (50,)
+    )
     assert set(decisions.stop_time.tolist()) <= set(CHECKPOINTS)
     assert (~decisions.sets).any(), "no label is ever excluded"
     assert decisions.first_risk is not None and np.isfinite(decisions.first_risk).all()
@@ -228,12 +295,17 @@ def test_stream_equals_batch(case: Case) -> None:
             assert (decision is None) == (index < expected.index)
             if decision is not None:
                 assert decision == expected
-                assert (decision.first_risk, decision.block) == (expected.first_risk, expected.block)
+                assert (decision.first_risk, decision.block) == (
+                    expected.first_risk,
+                    expected.block,
+                )
                 break
 
 
 def test_inputs_may_stand_at_different_checkpoints(case: Case) -> None:
-    """One step over inputs at different checkpoints gives what a step for each checkpoint gives, state and all."""
+    """One step over inputs at different checkpoints gives what a step for each checkpoint gives,
+    state and all.
+    """
     values = np.ascontiguousarray(case.data.test.log_confidence[:, COLUMNS])
     rows = np.arange(len(values))
     for indices in (rows % 3, np.zeros(50, dtype=np.int64), np.full(50, 2)):
@@ -243,10 +315,14 @@ def test_inputs_may_stand_at_different_checkpoints(case: Case) -> None:
             chosen = indices == index
             apart = case.calibrated.step(index, values[chosen, index], state.rows(chosen))
             np.testing.assert_array_equal(together.stop[chosen], apart.stop)
-            np.testing.assert_array_equal(together.sets[chosen & together.stop], apart.sets[apart.stop])
+            np.testing.assert_array_equal(
+                together.sets[chosen & together.stop], apart.sets[apart.stop]
+            )
             assert len(apart.state) == chosen.sum()
             kept = parts_of_state(together.state.rows(chosen))
-            np.testing.assert_equal(parts_of_state(together.state.rows(np.flatnonzero(chosen))), kept)
+            np.testing.assert_equal(
+                parts_of_state(together.state.rows(np.flatnonzero(chosen))), kept
+            )
             np.testing.assert_equal(kept, parts_of_state(apart.state))
         assert together.stop[indices == 2].all()
 
@@ -255,13 +331,19 @@ def test_no_inputs_may_be_judged(case: Case) -> None:
     none = np.empty((0, case.members, CLASSES))
     for index in (0, np.empty(0, dtype=np.int64)):
         verdict = case.calibrated.step(index, none, case.calibrated.start(0))
-        assert (verdict.stop.shape, verdict.sets.shape, len(verdict.state)) == ((0,), (0, CLASSES), 0)
+        assert (verdict.stop.shape, verdict.sets.shape, len(verdict.state)) == (
+            (0,),
+            (0, CLASSES),
+            0,
+        )
 
 
 def test_order_of_calibration_rows_does_not_matter(case: Case) -> None:
     order = np.random.default_rng(5).permutation(case.calibrated.n)
     moved = case.rule.calibrate(*case.data.calibration.rows(order), times=TIMES)
-    assert_same_decisions(moved.decide(case.data.test.log_confidence, times=TIMES, first=0), case.decisions)
+    assert_same_decisions(
+        moved.decide(case.data.test.log_confidence, times=TIMES, first=0), case.decisions
+    )
     assert moved.fingerprint == case.calibrated.fingerprint
 
 
@@ -270,7 +352,10 @@ def test_order_of_members_does_not_matter(case: Case) -> None:
         return
     order = np.random.default_rng(6).permutation(case.members)[::-1]
     calibration, test = case.data.calibration, case.data.test
-    moved = case.decide_after(Sample(calibration.log_confidence[:, :, order], calibration.labels), test.log_confidence[:, :, order])
+    moved = case.decide_after(
+        Sample(calibration.log_confidence[:, :, order], calibration.labels),
+        test.log_confidence[:, :, order],
+    )
     assert_same_decisions(moved, case.decisions)
 
 
@@ -278,7 +363,9 @@ def test_saved_rule_decides_identically(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "rule"
     case.calibrated.save(path)
     loaded = ag.load_rule(path)
-    assert_same_decisions(loaded.decide(case.data.test.log_confidence, times=TIMES, first=0), case.decisions)
+    assert_same_decisions(
+        loaded.decide(case.data.test.log_confidence, times=TIMES, first=0), case.decisions
+    )
     for name in ("n", "members", "classes", "guarantee", "shortage", "fingerprint", "checkpoints"):
         assert getattr(loaded, name) == getattr(case.calibrated, name)
     again = tmp_path / "again"
@@ -291,7 +378,10 @@ def test_times_cut_as_by_hand(case: Case) -> None:
     by_hand = case.rule.calibrate(calibration.log_confidence[:, COLUMNS], calibration.labels)
     assert by_hand.fingerprint == case.calibrated.fingerprint
     assert_same_decisions(by_hand.decide(test.log_confidence[:, COLUMNS], first=0), case.decisions)
-    assert_same_decisions(case.calibrated.decide(test.log_confidence[:, COLUMNS], times=CHECKPOINTS, first=0), case.decisions)
+    assert_same_decisions(
+        case.calibrated.decide(test.log_confidence[:, COLUMNS], times=CHECKPOINTS, first=0),
+        case.decisions,
+    )
 
 
 def test_parts_of_a_batch_decide_as_the_batch(case: Case) -> None:
@@ -302,7 +392,9 @@ def test_parts_of_a_batch_decide_as_the_batch(case: Case) -> None:
         np.testing.assert_array_equal(part.sets, case.decisions.sets[begin:end])
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("K=6") and ("gate" in name or "PM(1" in name)])
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name.endswith("K=6") and ("gate" in name or "PM(1" in name)]
+)
 def test_large_batches_decide_as_small_ones(name: str) -> None:
     """A batch of this size is judged in several blocks."""
     case, copies = CASES[name], 240
@@ -327,30 +419,43 @@ def test_inputs_are_left_alone(case: Case) -> None:
     frozen = case.data.calibration.log_confidence.copy(), case.data.test.log_confidence.copy()
     for array in frozen:
         array.setflags(write=False)
-    assert_same_decisions(case.decide_after(Sample(frozen[0], case.data.calibration.labels), frozen[1]), case.decisions)
+    assert_same_decisions(
+        case.decide_after(Sample(frozen[0], case.data.calibration.labels), frozen[1]),
+        case.decisions,
+    )
 
 
 def test_evaluate(case: Case) -> None:
     labels = case.data.test.labels
     evaluation = ag.evaluate(case.decisions, labels)
     assert evaluation.n == 50
-    right = np.array([label in one.classes for label, one in zip(labels.tolist(), case.decisions, strict=True)])
+    right = np.array(
+        [label in one.classes for label, one in zip(labels.tolist(), case.decisions, strict=True)]
+    )
     assert evaluation.coverage == np.mean(right)
     assert evaluation.kept == np.mean(right | ~case.decisions.answered)
     assert evaluation.latency == pytest.approx(case.decisions.stop_time.mean())
     assert evaluation.normalized_latency == pytest.approx(case.decisions.stop_time.mean() / 10)
     assert evaluation.set_size == pytest.approx(case.decisions.set_size.mean())
-    assert sum(group.n for group in evaluation.by_stop_time) == sum(group.n for group in evaluation.by_class) == 50
+    assert (
+        sum(group.n for group in evaluation.by_stop_time)
+        == sum(group.n for group in evaluation.by_class)
+        == 50
+    )
 
 
 def test_repeated_splits_equal_a_loop(case: Case) -> None:
     pool, repeats, n = case.data.calibration, 3, 150
-    splits = ag.repeat_splits(case.rule, *pool, n_calibration=n, repeats=repeats, seed=11, times=TIMES)
+    splits = ag.repeat_splits(
+        case.rule, *pool, n_calibration=n, repeats=repeats, seed=11, times=TIMES
+    )
     rng = np.random.default_rng(11)
     for repeat in range(repeats):
         order = rng.permutation(len(pool.labels))
         rest = pool.rows(order[n:])
-        evaluation = ag.evaluate(case.decide_after(pool.rows(order[:n]), rest.log_confidence), rest.labels)
+        evaluation = ag.evaluate(
+            case.decide_after(pool.rows(order[:n]), rest.log_confidence), rest.labels
+        )
         assert splits.coverages[repeat] == pytest.approx(evaluation.coverage)
         assert splits.latencies[repeat] == pytest.approx(evaluation.normalized_latency)
         assert splits.set_sizes[repeat] == pytest.approx(evaluation.set_size)

@@ -1,4 +1,6 @@
-"""Conformal p-variables: (1 + the number of calibration scores at least as large) / (n + 1), ties included."""
+"""Conformal p-variables: (1 + the number of calibration scores at least as large) / (n + 1), ties
+included.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,16 @@ FEW = st.integers(0, 6).map(float)
 @given(st.lists(FEW, min_size=1, max_size=12), st.lists(FEW, min_size=1, max_size=6))
 def test_p_values_match_their_definition(calibration: list[float], scores: list[float]) -> None:
     n = len(calibration)
-    expected = [float(Fraction(1 + sum(score <= other for other in calibration), n + 1)) for score in scores]
+    expected = [
+        float(Fraction(1 + sum(score <= other for other in calibration), n + 1)) for score in scores
+    ]
     assert ag.p_values(calibration, scores).tolist() == expected
 
 
 @given(st.lists(FEW, min_size=1, max_size=12), st.data())
-def test_the_order_of_calibration_scores_does_not_matter(calibration: list[float], data: st.DataObject) -> None:
+def test_the_order_of_calibration_scores_does_not_matter(
+    calibration: list[float], data: st.DataObject
+) -> None:
     moved = data.draw(st.permutations(calibration))
     scores = np.arange(-1, 8)
     assert ag.p_values(moved, scores).tolist() == ag.p_values(calibration, scores).tolist()
@@ -40,7 +46,9 @@ def test_larger_scores_conform_less(calibration: list[float]) -> None:
 
 @given(st.lists(FEW, min_size=2, max_size=10))
 def test_at_most_a_share_alpha_of_a_bag_has_a_p_value_of_at_most_alpha(bag: list[float]) -> None:
-    """Each score against the others: that is why the p-variable is valid for exchangeable scores."""
+    """Each score against the others: that is why the p-variable is valid for exchangeable
+    scores.
+    """
     p = np.array([ag.p_values(bag[:i] + bag[i + 1 :], [bag[i]])[0] for i in range(len(bag))])
     for rank in range(1, len(bag) + 1):
         assert np.count_nonzero(p <= rank / len(bag)) <= rank

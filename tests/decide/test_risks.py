@@ -23,7 +23,10 @@ def reference_log_masses(logits: list[float]) -> list[float]:
     """log of the mass of each class and all after it, in order of probability, with 60 digits."""
     with localcontext(prec=60):
         parts = [Decimal(value).exp() for value in sorted(logits, reverse=True)]
-        return [float((sum(parts[rank:], Decimal(0)) / sum(parts, Decimal(0))).ln()) for rank in range(len(parts))]
+        return [
+            float((sum(parts[rank:], Decimal(0)) / sum(parts, Decimal(0))).ln())
+            for rank in range(len(parts))
+        ]
 
 
 def masses_of(logits: list[float]) -> Floats:
@@ -63,7 +66,9 @@ def test_evidence_is_the_mass_of_each_tail_and_the_mass_outside(max_set_size: in
     probabilities /= probabilities.sum(axis=1, keepdims=True)
     later = probabilities[:, :, None] >= probabilities[:, None, :]
     assert np.exp(evidence.values) == pytest.approx((later * probabilities[:, None, :]).sum(axis=2))
-    assert np.exp(evidence.risk) == pytest.approx(np.sort(probabilities, axis=1)[:, : 4 - max_set_size].sum(axis=1))
+    assert np.exp(evidence.risk) == pytest.approx(
+        np.sort(probabilities, axis=1)[:, : 4 - max_set_size].sum(axis=1)
+    )
 
 
 @pytest.mark.parametrize("max_set_size", [4, 5])
@@ -74,10 +79,14 @@ def test_nothing_is_outside_all_classes(max_set_size: int) -> None:
 
 def test_temperatures_of_top_mass_are_those_of_the_score() -> None:
     tuning = make_sample(80, members=3)
-    risk, score = (kind.fit(*tuning, pooling=ag.MergeConfidence(r=0)) for kind in (ag.TopMass, ag.Temperature))
+    risk, score = (
+        kind.fit(*tuning, pooling=ag.MergeConfidence(r=0)) for kind in (ag.TopMass, ag.Temperature)
+    )
     assert risk.temperatures is not None
     np.testing.assert_array_equal(risk.temperatures, score.temperatures)
-    flat = reading_at(ag.TopMass(ag.MergeConfidence(r=0), np.full(3, 1e-3)), 1, tuning.log_confidence[:, 1], 1)
+    flat = reading_at(
+        ag.TopMass(ag.MergeConfidence(r=0), np.full(3, 1e-3)), 1, tuning.log_confidence[:, 1], 1
+    )
     assert np.exp(flat.risk) == pytest.approx(np.full(80, 0.75), abs=0.01)
 
 
@@ -87,7 +96,11 @@ def make_risk(kind: str) -> ag.TopMass | ag.LearnedRisk | ag.ShapedRisk:
     if kind == "learned":
         return ag.LearnedRisk.fit(*tuning, max_set_size=2, times=TIMES)
     top_mass = ag.TopMass.fit(*tuning, times=TIMES)
-    return top_mass if kind == "top mass" else ag.ShapedRisk(top_mass, np.array([0.3, 0.2, 0.0]), TIMES)
+    return (
+        top_mass
+        if kind == "top mass"
+        else ag.ShapedRisk(top_mass, np.array([0.3, 0.2, 0.0]), TIMES)
+    )
 
 
 @every_kind
@@ -95,18 +108,28 @@ def test_a_risk_is_cut_to_the_checkpoints_of_its_rule(kind: str) -> None:
     whole, values = make_risk(kind), make_sample(9, members=3, seed=2).log_confidence
     cut = ag.AgreeStop(0.9, (4, 6), 2, risk=whole).risk
     for index, column in enumerate((1, 2)):
-        assert_same_reading(reading_at(cut, index, values[:, column], 2), reading_at(whole, column, values[:, column], 2))
+        assert_same_reading(
+            reading_at(cut, index, values[:, column], 2),
+            reading_at(whole, column, values[:, column], 2),
+        )
     with pytest.raises(ag.InputError, match="times lacks the rule's checkpoint 3"):
         ag.AgreeStop(0.9, (2, 3), 2, risk=whole)
 
 
 @every_kind
-def test_evidence_has_the_same_bits_for_one_input_and_many_and_in_any_order_of_members(kind: str) -> None:
+def test_evidence_has_the_same_bits_for_one_input_and_many_and_in_any_order_of_members(
+    kind: str,
+) -> None:
     risk, values = make_risk(kind), make_sample(30, members=3, seed=2).log_confidence[:, 1]
     whole = reading_at(risk, 1, values, 2)
     assert whole.values.shape == (30, 4) and whole.risk.shape == (30,)
     rows = [reading_at(risk, 1, values[row : row + 1], 2) for row in range(30)]
-    assert_same_reading(whole, Reading(np.concatenate([row.values for row in rows]), np.concatenate([row.risk for row in rows])))
+    assert_same_reading(
+        whole,
+        Reading(
+            np.concatenate([row.values for row in rows]), np.concatenate([row.risk for row in rows])
+        ),
+    )
     assert_same_reading(whole, reading_at(risk, 1, np.ascontiguousarray(values[:, ::-1]), 2))
 
 
@@ -142,7 +165,10 @@ def test_a_shape_over_time_tolerates_risk_in_proportion_to_the_time_waited() -> 
     base, values = ag.TopMass(), make_sample(10).log_confidence
     shaped = ag.ShapedRisk.per_time(base, TIMES, power=2.0)
     for index, time in enumerate(TIMES):
-        plain, found = reading_at(base, index, values[:, index], 1), reading_at(shaped, index, values[:, index], 1)
+        plain, found = (
+            reading_at(base, index, values[:, index], 1),
+            reading_at(shaped, index, values[:, index], 1),
+        )
         assert found.values == pytest.approx(plain.values - 2 * math.log(time / 6))
         assert found.risk == pytest.approx(plain.risk - 2 * math.log(time / 6))
 
@@ -173,7 +199,11 @@ def test_a_fixed_time_stops_all_inputs_at_the_earliest_time_that_is_good_enough(
     calibrated = rule.calibrate(sample.log_confidence[:200], sample.labels[:200])
     stops = np.unique(calibrated.decide(sample.log_confidence[200:]).stop_index)
     assert len(stops) == 1
-    pooled = ag.MergeConfidence(r=1).pool(sample.log_confidence[:200].reshape(-1, 2, 4)).reshape(200, 6, 4)
+    pooled = (
+        ag.MergeConfidence(r=1)
+        .pool(sample.log_confidence[:200].reshape(-1, 2, 4))
+        .reshape(200, 6, 4)
+    )
     best = np.argsort(-pooled, axis=2, kind="stable")[:, :, :2]
     misses = (best != sample.labels[:200, None, None]).all(axis=2)
     allowed = int(201 * 0.2)

@@ -1,4 +1,6 @@
-"""Rule files: readable, whole or not there at all, and refused with a sentence when truncated, altered, foreign or newer."""
+"""Rule files: readable, whole or not there at all, and refused with a sentence when truncated,
+altered, foreign or newer.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from tests.decide.strategies import LEARNED, Score, assert_one_sentence, assert_same_decisions, make_sample
+from tests.decide.strategies import (
+    LEARNED,
+    Score,
+    assert_one_sentence,
+    assert_same_decisions,
+    make_sample,
+)
 
 SAMPLE, TEST = make_sample(80, seed=1), make_sample(20, seed=2)
 
@@ -91,7 +99,9 @@ def test_saving_twice_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [small_rule, merged_rule])
-def test_a_loaded_rule_is_the_same_rule(make: Callable[[], ag.CalibratedRule], tmp_path: Path) -> None:
+def test_a_loaded_rule_is_the_same_rule(
+    make: Callable[[], ag.CalibratedRule], tmp_path: Path
+) -> None:
     rule = make()
     rule.save(str(tmp_path / "rule"))
     loaded = ag.load_rule(str(tmp_path / "rule"))
@@ -111,8 +121,16 @@ def test_infinite_thresholds_survive(tmp_path: Path) -> None:
 
 
 def test_a_file_truncated_at_any_length_is_refused(content: bytes, scratch: Path) -> None:
-    first_line, header_end = content.index(b"\n"), content.index(b"\n") + int(content.split(b" ")[2])
-    lengths = {*range(0, first_line + 3), *range(first_line, len(content), 97), *range(header_end - 5, header_end + 20), len(content) - 1}
+    first_line, header_end = (
+        content.index(b"\n"),
+        content.index(b"\n") + int(content.split(b" ")[2]),
+    )
+    lengths = {
+        *range(0, first_line + 3),
+        *range(first_line, len(content), 97),
+        *range(header_end - 5, header_end + 20),
+        len(content) - 1,
+    }
     for length in sorted(lengths):
         scratch.write_bytes(content[:length])
         refusal(scratch)
@@ -121,7 +139,9 @@ def test_a_file_truncated_at_any_length_is_refused(content: bytes, scratch: Path
 
 
 @given(st.data())
-def test_a_file_with_an_altered_byte_is_refused(content: bytes, scratch: Path, data: st.DataObject) -> None:
+def test_a_file_with_an_altered_byte_is_refused(
+    content: bytes, scratch: Path, data: st.DataObject
+) -> None:
     position = data.draw(st.integers(0, len(content) - 1))
     change = data.draw(st.integers(1, 255))
     altered = bytearray(content)
@@ -175,7 +195,9 @@ def test_the_format_of_0_1_is_refused(content: bytes, scratch: Path) -> None:
 
 def test_a_newer_format_says_so(content: bytes, scratch: Path) -> None:
     scratch.write_bytes(content.replace(b"agreestop-rule 4 ", b"agreestop-rule 7 "))
-    assert "rule format 7 and this agreestop reads up to 4: install a newer agreestop" in refusal(scratch)
+    assert "rule format 7 and this agreestop reads up to 4: install a newer agreestop" in refusal(
+        scratch
+    )
 
 
 def change_type(header: dict[str, Any]) -> None:
@@ -236,7 +258,9 @@ def nest_deeply(header: dict[str, Any]) -> None:
         nest_deeply,
     ],
 )
-def test_a_file_that_holds_no_rule_is_refused(change: Callable[[dict[str, Any]], None], content: bytes, scratch: Path) -> None:
+def test_a_file_that_holds_no_rule_is_refused(
+    change: Callable[[dict[str, Any]], None], content: bytes, scratch: Path
+) -> None:
     scratch.write_bytes(rewritten(content, change))
     refusal(scratch)
 
@@ -250,7 +274,9 @@ def endless_array(header: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [zero_denominator, endless_array])
-def test_numbers_that_cannot_be_are_refused(change: Callable[[dict[str, Any]], None], content: bytes, scratch: Path) -> None:
+def test_numbers_that_cannot_be_are_refused(
+    change: Callable[[dict[str, Any]], None], content: bytes, scratch: Path
+) -> None:
     scratch.write_bytes(rewritten(content, change))
     refusal(scratch)
 
@@ -258,15 +284,25 @@ def test_numbers_that_cannot_be_are_refused(change: Callable[[dict[str, Any]], N
 def test_unchanged_rewriting_is_accepted(content: bytes, scratch: Path) -> None:
     """So the refusals above are of what was changed."""
     scratch.write_bytes(rewritten(content, lambda header: None))
-    assert_same_decisions(ag.load_rule(scratch).decide(TEST.log_confidence), small_rule().decide(TEST.log_confidence))
+    assert_same_decisions(
+        ag.load_rule(scratch).decide(TEST.log_confidence), small_rule().decide(TEST.log_confidence)
+    )
 
 
-def test_nothing_is_unpickled_or_executed(content: bytes, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_unpickled_or_executed(
+    content: bytes, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*arguments: object, **settings: object) -> None:
         raise AssertionError
 
     scratch.write_bytes(content)
-    for module, name in ((pickle, "loads"), (pickle, "load"), (pickle, "Unpickler"), (builtins, "eval"), (builtins, "exec")):
+    for module, name in (
+        (pickle, "loads"),
+        (pickle, "load"),
+        (pickle, "Unpickler"),
+        (builtins, "eval"),
+        (builtins, "exec"),
+    ):
         monkeypatch.setattr(module, name, refuse)
     loaded = ag.load_rule(scratch)
     monkeypatch.undo()
@@ -289,7 +325,9 @@ def test_a_rule_with_a_hand_made_score_decides_but_cannot_be_saved(tmp_path: Pat
     calibrated = ag.SpikeCP(0.8, (1, 2, 3), 1, score=HandMade()).calibrate(*SAMPLE)
     single = make_sample(80, seed=1).log_confidence[:, :, :1], SAMPLE.labels
     plain = ag.SpikeCP(0.8, (1, 2, 3), 1).calibrate(*single)
-    assert_same_decisions(calibrated.decide(TEST.log_confidence), plain.decide(TEST.log_confidence[:, :, :1]))
+    assert_same_decisions(
+        calibrated.decide(TEST.log_confidence), plain.decide(TEST.log_confidence[:, :, :1])
+    )
     with pytest.raises(ag.InputError, match="HandMade cannot be kept in a rule file"):
         calibrated.save(tmp_path / "rule")
     assert list(tmp_path.iterdir()) == []
@@ -303,7 +341,11 @@ def fail_with(error: BaseException) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=["disk full", "interrupt"])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()],
+    ids=["disk full", "interrupt"],
+)
 def test_a_failure_while_writing_leaves_the_old_file(
     step: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +355,9 @@ def test_a_failure_while_writing_leaves_the_old_file(
     other = merged_rule()
     monkeypatch.setattr(os, step, fail_with(error))
     expected = ag.InputError if isinstance(error, OSError) else KeyboardInterrupt
-    with pytest.raises(expected, match="No space left on device" if isinstance(error, OSError) else None):
+    with pytest.raises(
+        expected, match="No space left on device" if isinstance(error, OSError) else None
+    ):
         other.save(path)
     monkeypatch.undo()
     assert path.read_bytes() == before

@@ -1,4 +1,6 @@
-"""Members that join: a schedule judges the first k members at each look, and is otherwise a list of checkpoints."""
+"""Members that join: a schedule judges the first k members at each look, and is otherwise a list of
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,33 @@ SCHEDULE = ag.Schedule(LOOKS)
 
 RULES = [
     lambda checkpoints: ag.AgreeStop("0.8", checkpoints, 2),
-    lambda checkpoints: ag.AgreeStop("0.8", checkpoints, 1, fill=True, risk=ag.TopMass(ag.MergeConfidence(0.0))),
-    lambda checkpoints: ag.AgreeStop("0.8", checkpoints, 2, risk=ag.ShapedRisk.per_time(ag.TopMass(), checkpoints, 0.5)),
-    lambda checkpoints: ag.AgreeStop("0.8", checkpoints, 2, risk=ag.TopMass.fit(TUNING.at(checkpoints))),
+    lambda checkpoints: ag.AgreeStop(
+        "0.8", checkpoints, 1, fill=True, risk=ag.TopMass(ag.MergeConfidence(0.0))
+    ),
+    lambda checkpoints: ag.AgreeStop(
+        "0.8", checkpoints, 2, risk=ag.ShapedRisk.per_time(ag.TopMass(), checkpoints, 0.5)
+    ),
+    lambda checkpoints: ag.AgreeStop(
+        "0.8", checkpoints, 2, risk=ag.TopMass.fit(TUNING.at(checkpoints))
+    ),
     lambda checkpoints: ag.AgreeStop("0.8", checkpoints, 2, gate=gate_at(checkpoints)),
     lambda checkpoints: ag.AgreeStop("0.8", checkpoints, 2, fill=True, risk=ag.FixedTime()),
     lambda checkpoints: ag.SpikeCP("0.8", checkpoints, 2, ag.MergeConfidence(1)),
     lambda checkpoints: ag.SpikeCP("0.8", checkpoints, 2, ag.MergeConfidence(1), "simultaneous"),
-    lambda checkpoints: ag.SpikeCP("0.8", checkpoints, 2, calibration="stop-aware", score=ag.Temperature.fit(TUNING.at(checkpoints))),
-    lambda checkpoints: ag.SpikeCP("0.8", checkpoints, 2, calibration="stop-aware", score=ag.TuningRanks.fit(TUNING.at(checkpoints))),
+    lambda checkpoints: ag.SpikeCP(
+        "0.8",
+        checkpoints,
+        2,
+        calibration="stop-aware",
+        score=ag.Temperature.fit(TUNING.at(checkpoints)),
+    ),
+    lambda checkpoints: ag.SpikeCP(
+        "0.8",
+        checkpoints,
+        2,
+        calibration="stop-aware",
+        score=ag.TuningRanks.fit(TUNING.at(checkpoints)),
+    ),
     lambda checkpoints: ag.DCSNN("0.8", checkpoints, 2),
     lambda checkpoints: ag.SEENN(0.9, checkpoints, 2),
 ]
@@ -40,7 +60,16 @@ def gate_at(checkpoints: Any) -> ag.Gate:
 
 
 def same(one: ag.Decisions, other: ag.Decisions) -> None:
-    for name in ("stop_index", "stop_time", "sets", "best", "first_risk", "block", "stop_members", "work"):
+    for name in (
+        "stop_index",
+        "stop_time",
+        "sets",
+        "best",
+        "first_risk",
+        "block",
+        "stop_members",
+        "work",
+    ):
         given, known = getattr(one, name), getattr(other, name)
         assert (given is None) == (known is None)
         if given is not None:
@@ -49,11 +78,18 @@ def same(one: ag.Decisions, other: ag.Decisions) -> None:
 
 def test_a_schedule_is_the_tuple_of_its_times() -> None:
     assert tuple(SCHEDULE) == (1, 1, 3, 4, 4, 8, 12) and len(SCHEDULE) == 7 and SCHEDULE[-1] == 12
-    assert SCHEDULE.members == (1, 2, 2, 3, 4, 4, 4) and SCHEDULE.looks == tuple(LOOKS) and SCHEDULE.times == (1, 3, 4, 8, 12)
+    assert (
+        SCHEDULE.members == (1, 2, 2, 3, 4, 4, 4)
+        and SCHEDULE.looks == tuple(LOOKS)
+        and SCHEDULE.times == (1, 3, 4, 8, 12)
+    )
     assert ag.Schedule(np.array(LOOKS)) == SCHEDULE and hash(SCHEDULE) == hash(ag.Schedule(LOOKS))
     assert repr(SCHEDULE) == f"Schedule({LOOKS})"
     assert tuple(SCHEDULE) != SCHEDULE and ag.Schedule([*LOOKS[:-1], (12, 5)]) != SCHEDULE
-    assert copy.deepcopy(SCHEDULE) == SCHEDULE and pickle.loads(pickle.dumps(SCHEDULE)).members == SCHEDULE.members
+    assert (
+        copy.deepcopy(SCHEDULE) == SCHEDULE
+        and pickle.loads(pickle.dumps(SCHEDULE)).members == SCHEDULE.members
+    )
     assert ag.AgreeStop("0.8", SCHEDULE, 2).checkpoints is SCHEDULE
 
 
@@ -84,7 +120,10 @@ def test_bad_looks_are_refused(looks: Any, says: str) -> None:
 @pytest.mark.parametrize("make", RULES)
 def test_all_members_at_every_look_is_the_plain_rule(make: Any) -> None:
     times = (1, 3, 4, 8, 12)
-    plain, scheduled = make(times).calibrate(CALIBRATION), make(ag.Schedule([(time, 4) for time in times])).calibrate(CALIBRATION)
+    plain, scheduled = (
+        make(times).calibrate(CALIBRATION),
+        make(ag.Schedule([(time, 4) for time in times])).calibrate(CALIBRATION),
+    )
     np.testing.assert_array_equal(plain.thresholds, scheduled.thresholds)
     assert plain.fingerprint == scheduled.fingerprint and plain.guarantee == scheduled.guarantee
     same(plain.decide(TEST), scheduled.decide(TEST))
@@ -96,7 +135,10 @@ def test_every_look_reads_the_first_members(make: Any) -> None:
     rule = make(SCHEDULE)
     for index, (time, count) in enumerate(LOOKS):
         whole = np.ascontiguousarray(TEST.log_confidence[:, time - 1])
-        found, few = rule_reads(rule, index, whole), rule.evidence(index, np.ascontiguousarray(whole[:, :count]))
+        found, few = (
+            rule_reads(rule, index, whole),
+            rule.evidence(index, np.ascontiguousarray(whole[:, :count])),
+        )
         np.testing.assert_array_equal(found.values, few.values)
         np.testing.assert_array_equal(found.level, few.level)
 
@@ -105,7 +147,9 @@ def test_every_look_reads_the_first_members(make: Any) -> None:
 def test_batch_stream_and_mixed_looks_agree(make: Any) -> None:
     calibrated = make(SCHEDULE).calibrate(CALIBRATION)
     decisions = calibrated.decide(TEST)
-    assert decisions.stop_time.min() < 12 or isinstance(getattr(calibrated.rule, "risk", None), ag.FixedTime)
+    assert decisions.stop_time.min() < 12 or isinstance(
+        getattr(calibrated.rule, "risk", None), ag.FixedTime
+    )
     for row in range(40):
         few, whole = calibrated.stream(row), calibrated.stream(row)
         for time, count in LOOKS:
@@ -121,7 +165,9 @@ def test_batch_stream_and_mixed_looks_agree(make: Any) -> None:
     columns = np.array([time - 1 for time, _ in LOOKS])[index]
     mixed = rule_reads(calibrated.rule, index, TEST.log_confidence[np.arange(len(TEST)), columns])
     for row in range(len(TEST)):
-        alone = rule_reads(calibrated.rule, int(index[row]), TEST.log_confidence[row : row + 1, columns[row]])
+        alone = rule_reads(
+            calibrated.rule, int(index[row]), TEST.log_confidence[row : row + 1, columns[row]]
+        )
         np.testing.assert_array_equal(mixed.values[row], alone.values[0])
         np.testing.assert_array_equal(mixed.level[row], alone.level[0])
 
@@ -151,7 +197,10 @@ def test_without_a_schedule_all_members_work() -> None:
     decisions = ag.AgreeStop("0.8", range(1, 13), 2).calibrate(CALIBRATION).decide(TEST)
     np.testing.assert_array_equal(decisions.stop_members, np.full(len(TEST), 4))
     np.testing.assert_array_equal(decisions.work, 4 * decisions.stop_time)
-    assert ag.evaluate(decisions, TEST).work == pytest.approx(4 * decisions.stop_time.mean()) and decisions[0].members == 4
+    assert (
+        ag.evaluate(decisions, TEST).work == pytest.approx(4 * decisions.stop_time.mean())
+        and decisions[0].members == 4
+    )
     bare = ag.Decisions(np.array([0]), np.array([[True, False]]), (4,))
     assert ag.evaluate(bare, [0]).work is None
     with pytest.raises(ag.InputError, match="how many members"):
@@ -163,13 +212,19 @@ def test_scores_and_risks_are_fitted_on_the_members_that_have_joined() -> None:
     assert risk.times == SCHEDULE
     for index, (time, count) in enumerate(LOOKS):
         few = ag.TopMass.fit(TUNING.log_confidence[:, time - 1 : time, :count], TUNING.labels)
-        assert risk.temperatures is not None and few.temperatures is not None and risk.temperatures[index] == few.temperatures[0]
+        assert (
+            risk.temperatures is not None
+            and few.temperatures is not None
+            and risk.temperatures[index] == few.temperatures[0]
+        )
     for fitted in (ag.TopMass.fit(TUNING), ag.TopMass.fit(TUNING.at(SCHEDULE.times))):
         with pytest.raises(ag.InputError, match=r"fit it on scores\.at"):
             ag.AgreeStop("0.8", SCHEDULE, 2, risk=fitted)
     with pytest.raises(ag.InputError, match="plain checkpoints"):
         ag.AgreeStop("0.8", SCHEDULE.times, 2, risk=risk)
-    fewer = ag.AgreeStop("0.8", ag.Schedule(LOOKS[2:]), 2, risk=risk).risk  # some of the looks that it was fitted at
+    fewer = ag.AgreeStop(
+        "0.8", ag.Schedule(LOOKS[2:]), 2, risk=risk
+    ).risk  # some of the looks that it was fitted at
     np.testing.assert_array_equal(fewer.temperatures, risk.temperatures[2:])  # type: ignore[attr-defined,index]
     with pytest.raises(ag.InputError, match=r"lacks the rule's checkpoint \(1, 3\)"):
         ag.AgreeStop("0.8", ag.Schedule([(1, 3), *LOOKS[3:]]), 2, risk=risk)
@@ -227,7 +282,9 @@ def test_members_that_never_join_are_never_read() -> None:
 
 
 def test_repeated_splits_measure_the_work() -> None:
-    plain = ag.repeat_splits(ag.AgreeStop("0.8", range(1, 13), 2), SCORES, n_calibration=60, repeats=5)
+    plain = ag.repeat_splits(
+        ag.AgreeStop("0.8", range(1, 13), 2), SCORES, n_calibration=60, repeats=5
+    )
     assert plain.work == pytest.approx(plain.normalized_latency * 4 * 12)
     assert plain.without is not None and plain.without(np.arange(300) < 20, 2).works is not None
     joined = ag.repeat_splits(ag.AgreeStop("0.8", SCHEDULE, 2), SCORES, n_calibration=60, repeats=5)

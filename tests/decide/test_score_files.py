@@ -1,4 +1,6 @@
-"""Score files: what is written is read, spikes are packed without loss, and whatever else is there is refused with a sentence."""
+"""Score files: what is written is read, spikes are packed without loss, and whatever else is there
+is refused with a sentence.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,37 @@ def refusal(path: Path, **settings: Any) -> str:
     return str(caught.value)
 
 
-@given(data=st.data(), shape=SHAPES, labelled=st.booleans(), named=st.booleans(), single=st.booleans())
+@given(
+    data=st.data(), shape=SHAPES, labelled=st.booleans(), named=st.booleans(), single=st.booleans()
+)
 def test_scores_come_back_as_they_were(
-    path: Path, data: st.DataObject, shape: tuple[int, ...], labelled: bool, named: bool, single: bool
+    path: Path,
+    data: st.DataObject,
+    shape: tuple[int, ...],
+    labelled: bool,
+    named: bool,
+    single: bool,
 ) -> None:
     dtype = np.float32 if single else np.float64
     values = data.draw(hnp.arrays(dtype, shape, elements=st.floats(-(2.0**100), 0, width=32)))
-    labels = data.draw(hnp.arrays(np.int64, shape[0], elements=st.integers(0, shape[3] - 1))) if labelled else None
+    labels = (
+        data.draw(hnp.arrays(np.int64, shape[0], elements=st.integers(0, shape[3] - 1)))
+        if labelled
+        else None
+    )
     names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=5)
-    classes = tuple(data.draw(st.lists(names, min_size=shape[3], max_size=shape[3]))) if named else None
-    times = tuple(sorted(data.draw(st.sets(st.integers(1, 400).map(lambda t: t / 4), min_size=shape[1], max_size=shape[1]))))
+    classes = (
+        tuple(data.draw(st.lists(names, min_size=shape[3], max_size=shape[3]))) if named else None
+    )
+    times = tuple(
+        sorted(
+            data.draw(
+                st.sets(
+                    st.integers(1, 400).map(lambda t: t / 4), min_size=shape[1], max_size=shape[1]
+                )
+            )
+        )
+    )
     ag.save_scores(path, ag.Scores(values, labels, times, classes))
     loaded = ag.load_scores(path)
     assert loaded.log_confidence.dtype == dtype
@@ -74,13 +97,17 @@ def checkpoints_of(spikes: Booleans, times: tuple[int, ...]) -> NDArray[Any]:
 
 @given(data=st.data(), shape=SHAPES)
 @settings(max_examples=40)
-def test_spikes_come_back_as_counts_at_every_step(path: Path, data: st.DataObject, shape: tuple[int, ...]) -> None:
+def test_spikes_come_back_as_counts_at_every_step(
+    path: Path, data: st.DataObject, shape: tuple[int, ...]
+) -> None:
     spikes = data.draw(hnp.arrays(np.bool_, shape))
     ag.save_spikes(path, spikes)
     loaded = ag.load_scores(path)
     assert loaded.times == tuple(range(1, shape[1] + 1))
     assert loaded.labels is None
-    np.testing.assert_array_equal(loaded.log_confidence, checkpoints_of(spikes, tuple(range(1, shape[1] + 1))))
+    np.testing.assert_array_equal(
+        loaded.log_confidence, checkpoints_of(spikes, tuple(range(1, shape[1] + 1)))
+    )
 
 
 def test_spikes_are_packed_eight_to_a_byte(path: Path) -> None:
@@ -111,7 +138,13 @@ def test_some_of_the_times_may_be_read(path: Path) -> None:
 
 def test_a_file_from_plain_numpy_will_do(path: Path) -> None:
     sample = make_sample(6)
-    write(path, log_confidence=sample.log_confidence, times=[1, 2, 3], labels=sample.labels.astype(np.uint8), note=np.array("extra"))
+    write(
+        path,
+        log_confidence=sample.log_confidence,
+        times=[1, 2, 3],
+        labels=sample.labels.astype(np.uint8),
+        note=np.array("extra"),
+    )
     loaded = ag.load_scores(str(path))
     assert loaded.times == (1, 2, 3)
     assert loaded.labels is not None and loaded.labels.dtype == np.int64
@@ -137,7 +170,10 @@ GOOD = make_sample(4).log_confidence
     [
         ({"labels": [0, 1]}, r"holds \['labels'\] but no 'log_confidence'"),
         ({"log_confidence": GOOD}, "but no 'times'"),
-        ({"log_confidence": GOOD, "times": [1, 2]}, "times names 2 moments and log_confidence has 3 checkpoints"),
+        (
+            {"log_confidence": GOOD, "times": [1, 2]},
+            "times names 2 moments and log_confidence has 3 checkpoints",
+        ),
         ({"log_confidence": GOOD, "times": [1, 3, 2]}, "checkpoints must increase"),
         ({"log_confidence": GOOD, "times": ["a", "b", "c"]}, "give times as numbers"),
         ({"log_confidence": GOOD, "times": [[1], [2], [3]]}, "a list, one axis"),
@@ -145,21 +181,47 @@ GOOD = make_sample(4).log_confidence
         ({"log_confidence": -GOOD, "times": [1, 2, 3]}, "at most 0"),
         ({"log_confidence": GOOD.astype(complex), "times": [1, 2, 3]}, "must hold real numbers"),
         ({"log_confidence": np.full(GOOD.shape, np.nan), "times": [1, 2, 3]}, "holds nan"),
-        ({"log_confidence": GOOD, "times": [1, 2, 3], "labels": [0, 1, 2]}, "3 entries for 4 inputs"),
+        (
+            {"log_confidence": GOOD, "times": [1, 2, 3], "labels": [0, 1, 2]},
+            "3 entries for 4 inputs",
+        ),
         ({"log_confidence": GOOD, "times": [1, 2, 3], "labels": [0, 1, 2, 9]}, "labels holds 9"),
-        ({"log_confidence": GOOD, "times": [1, 2, 3], "labels": [0.0, 1, 2, 3]}, "class indices as integers"),
-        ({"log_confidence": GOOD, "times": [1, 2, 3], "classes": ["a"]}, "classes names 1 classes and log_confidence has 4"),
+        (
+            {"log_confidence": GOOD, "times": [1, 2, 3], "labels": [0.0, 1, 2, 3]},
+            "class indices as integers",
+        ),
+        (
+            {"log_confidence": GOOD, "times": [1, 2, 3], "classes": ["a"]},
+            "classes names 1 classes and log_confidence has 4",
+        ),
         ({"spikes": np.zeros(3, dtype=np.uint8)}, "spikes of 3 bytes for the shape"),
         ({"spikes": np.zeros(3, dtype=np.uint8), "spikes_shape": [2, 2, 2]}, "spikes of 3 bytes"),
-        ({"spikes": np.zeros(3, dtype=np.uint8), "spikes_shape": [1, 2, 2, 2]}, "spikes of 3 bytes"),
-        ({"spikes": np.zeros(3, dtype=np.uint8), "spikes_shape": [0, 2, 2, 2]}, "spikes of 3 bytes"),
-        ({"spikes": np.zeros(3, dtype=np.uint8), "spikes_shape": [-3, -1, 2, 4]}, "spikes of 3 bytes"),
-        ({"spikes": np.zeros((3, 1), dtype=np.uint8), "spikes_shape": [3, 1, 2, 4]}, "spikes of 3 bytes"),
+        (
+            {"spikes": np.zeros(3, dtype=np.uint8), "spikes_shape": [1, 2, 2, 2]},
+            "spikes of 3 bytes",
+        ),
+        (
+            {"spikes": np.zeros(3, dtype=np.uint8), "spikes_shape": [0, 2, 2, 2]},
+            "spikes of 3 bytes",
+        ),
+        (
+            {"spikes": np.zeros(3, dtype=np.uint8), "spikes_shape": [-3, -1, 2, 4]},
+            "spikes of 3 bytes",
+        ),
+        (
+            {"spikes": np.zeros((3, 1), dtype=np.uint8), "spikes_shape": [3, 1, 2, 4]},
+            "spikes of 3 bytes",
+        ),
         ({"spikes": np.zeros(3), "spikes_shape": [3, 1, 2, 4]}, "spikes of 3 bytes"),
-        ({"spikes": np.zeros(3, dtype=np.uint8), "spikes_shape": [3, 1, 2, 4], "labels": [0, 1]}, "2 entries for 3 inputs"),
+        (
+            {"spikes": np.zeros(3, dtype=np.uint8), "spikes_shape": [3, 1, 2, 4], "labels": [0, 1]},
+            "2 entries for 3 inputs",
+        ),
     ],
 )
-def test_a_file_with_other_content_is_refused(path: Path, content: dict[str, Any], match: str) -> None:
+def test_a_file_with_other_content_is_refused(
+    path: Path, content: dict[str, Any], match: str
+) -> None:
     write(path, **content)
     with pytest.raises(ag.InputError, match=match) as caught:
         ag.load_scores(path)
@@ -174,7 +236,9 @@ def test_a_file_with_other_content_is_refused(path: Path, content: dict[str, Any
         {"spikes": np.zeros(3, dtype=np.uint8), "spikes_shape": ["a", "b", "c", "d"]},
     ],
 )
-def test_a_file_with_single_values_for_lists_is_refused(path: Path, content: dict[str, Any]) -> None:
+def test_a_file_with_single_values_for_lists_is_refused(
+    path: Path, content: dict[str, Any]
+) -> None:
     write(path, **content)
     refusal(path)
 
@@ -241,7 +305,9 @@ def test_a_file_with_an_altered_byte_is_refused_or_read_as_it_was(path: Path) ->
         np.testing.assert_array_equal(loaded.log_confidence, scores.log_confidence)
 
 
-def test_a_failure_while_writing_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_while_writing_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "scores.npz"
     ag.save_scores(path, small_scores())
     before = path.read_bytes()
@@ -269,19 +335,27 @@ SPIKES = np.zeros((2, 3, 1, 4), dtype=bool)
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda path: ag.save_spikes(path, SPIKES[0]), r"\(n, T, K, C\), none of them 0, is needed"),
+        (
+            lambda path: ag.save_spikes(path, SPIKES[0]),
+            r"\(n, T, K, C\), none of them 0, is needed",
+        ),
         (lambda path: ag.save_spikes(path, SPIKES[:0]), "none of them 0"),
         (lambda path: ag.save_spikes(path, SPIKES + 2), "at most one spike"),
         (lambda path: ag.save_spikes(path, np.full(SPIKES.shape, np.nan)), "at most one spike"),
         (lambda path: ag.save_spikes(path, SPIKES, [0]), "1 entries for 2 inputs"),
         (lambda path: ag.save_spikes(path, SPIKES, [0, 4]), "labels holds 4"),
-        (lambda path: ag.save_spikes(path / "no" / "folder", SPIKES), "choose a folder that exists"),
+        (
+            lambda path: ag.save_spikes(path / "no" / "folder", SPIKES),
+            "choose a folder that exists",
+        ),
         (lambda path: ag.Scores(GOOD, None, (1, 2)), "times names 2 moments"),
         (lambda path: ag.Scores(GOOD, None, (1, 2, 3), ("a", "b")), "classes names 2 classes"),
         (lambda path: ag.Scores(GOOD, np.array([0, 1, 2, 4]), (1, 2, 3)), "labels holds 4"),
     ],
 )
-def test_what_no_file_can_hold_is_refused(tmp_path: Path, call: Callable[[Path], object], match: str) -> None:
+def test_what_no_file_can_hold_is_refused(
+    tmp_path: Path, call: Callable[[Path], object], match: str
+) -> None:
     with pytest.raises(ag.InputError, match=match):
         call(tmp_path / "scores.npz")
     assert list(tmp_path.iterdir()) == []
@@ -293,13 +367,21 @@ def test_spikes_with_too_few_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_spikes_that_unpack_to_far_more_than_their_file_are_refused(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "a.npz", spikes=np.zeros(2**20, np.uint8), spikes_shape=np.array([2**13, 32, 4, 8]))
+    np.savez_compressed(
+        tmp_path / "a.npz",
+        spikes=np.zeros(2**20, np.uint8),
+        spikes_shape=np.array([2**13, 32, 4, 8]),
+    )
     with pytest.raises(ag.InputError, match="would unpack to 8,388,608 spikes"):
         ag.load_scores(tmp_path / "a.npz")
 
 
 def test_compressed_scores_that_take_far_more_than_their_file_are_refused(tmp_path: Path) -> None:
-    """Calibration needs several times the memory of the scores, so a small file of zeros must not ask for much."""
-    np.savez_compressed(tmp_path / "a.npz", log_confidence=np.zeros((2**12, 32, 4, 8)), times=np.arange(1.0, 33.0))
+    """Calibration needs several times the memory of the scores, so a small file of zeros must not
+    ask for much.
+    """
+    np.savez_compressed(
+        tmp_path / "a.npz", log_confidence=np.zeros((2**12, 32, 4, 8)), times=np.arange(1.0, 33.0)
+    )
     with pytest.raises(ag.InputError, match=r"would take 33,55\d,\d+ bytes, more"):
         ag.load_scores(tmp_path / "a.npz")

@@ -1,4 +1,6 @@
-"""Every verb takes a `Scores`, and a rule knows the engine, the ensemble, the classes and the tuned rows that it comes from."""
+"""Every verb takes a `Scores`, and a rule knows the engine, the ensemble, the classes and the tuned
+rows that it comes from.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ import pytest
 
 import agreestop as ag
 from agreestop.decide.scores import load_spikes
-from tests.decide.strategies import assert_one_sentence, assert_same_decisions, make_sample, uniforms_of
+from tests.decide.strategies import (
+    assert_one_sentence,
+    assert_same_decisions,
+    make_sample,
+    uniforms_of,
+)
 
 TIMES = (1, 2.5, 4)
 CHECKPOINTS = (1, 4)
@@ -42,11 +49,16 @@ def reuse_of(rule: ag.CalibratedRule, ids: Any) -> str:
     return next((overlap.reuse for overlap in rule.overlaps(ids) if overlap.reuse), "")
 
 
-# ---------------------------------------------------------------------------------------------------- a Scores or its arrays
+# --------------------------------------------------------------------------------------------------
+# a Scores or its arrays
 
 
-@pytest.mark.parametrize("rule", [RULE, ag.SpikeCP(0.8, CHECKPOINTS, 1, ag.MergeRanks(1)), ag.DCSNN(0.8, CHECKPOINTS, 1)])
-def test_calibrate_decide_evaluate_and_repeat_take_scores(rule: ag.AgreeStop | ag.SpikeCP | ag.DCSNN) -> None:
+@pytest.mark.parametrize(
+    "rule", [RULE, ag.SpikeCP(0.8, CHECKPOINTS, 1, ag.MergeRanks(1)), ag.DCSNN(0.8, CHECKPOINTS, 1)]
+)
+def test_calibrate_decide_evaluate_and_repeat_take_scores(
+    rule: ag.AgreeStop | ag.SpikeCP | ag.DCSNN,
+) -> None:
     whole, apart = rule.calibrate(CALIBRATION), rule.calibrate(*arrays(CALIBRATION))
     assert whole.fingerprint == apart.fingerprint
     decisions = whole.decide(TEST)
@@ -54,20 +66,35 @@ def test_calibrate_decide_evaluate_and_repeat_take_scores(rule: ag.AgreeStop | a
     assert ag.evaluate(decisions, TEST).coverage == ag.evaluate(decisions, TEST.labels).coverage  # type: ignore[arg-type]
     assert whole.saw(CALIBRATION) and apart.saw(CALIBRATION) and not whole.saw(TEST)
     first = ag.repeat_splits(rule, CALIBRATION, n_calibration=60, repeats=3)
-    second = ag.repeat_splits(rule, CALIBRATION.log_confidence, CALIBRATION.labels, 60, 3, times=TIMES)
+    second = ag.repeat_splits(
+        rule, CALIBRATION.log_confidence, CALIBRATION.labels, 60, 3, times=TIMES
+    )
     np.testing.assert_array_equal(first.latencies, second.latencies)
 
 
 def test_fits_and_tune_take_scores() -> None:
     for kind in (ag.Temperature, ag.TopMass):
-        np.testing.assert_array_equal(kind.fit(TUNING).temperatures, kind.fit(*arrays(TUNING)[:2], times=TIMES).temperatures)
-    np.testing.assert_array_equal(ag.TuningRanks.fit(TUNING).quantiles, ag.TuningRanks.fit(*arrays(TUNING)[:2]).quantiles)
+        np.testing.assert_array_equal(
+            kind.fit(TUNING).temperatures, kind.fit(*arrays(TUNING)[:2], times=TIMES).temperatures
+        )
+    np.testing.assert_array_equal(
+        ag.TuningRanks.fit(TUNING).quantiles, ag.TuningRanks.fit(*arrays(TUNING)[:2]).quantiles
+    )
     learned = ag.LearnedRisk.fit(TUNING, max_set_size=1)
-    np.testing.assert_array_equal(learned.weights, ag.LearnedRisk.fit(*arrays(TUNING)[:2], max_set_size=1, times=TIMES).weights)
+    np.testing.assert_array_equal(
+        learned.weights,
+        ag.LearnedRisk.fit(*arrays(TUNING)[:2], max_set_size=1, times=TIMES).weights,
+    )
     assert learned.times == TIMES
-    whole, apart = ag.tune(RULE, TUNING, n_calibration=40, repeats=2), ag.tune(RULE, *arrays(TUNING), n_calibration=40, repeats=2)
+    whole, apart = (
+        ag.tune(RULE, TUNING, n_calibration=40, repeats=2),
+        ag.tune(RULE, *arrays(TUNING), n_calibration=40, repeats=2),
+    )
     assert whole.trials == apart.trials
-    assert_same_decisions(whole.rule.calibrate(CALIBRATION).decide(TEST), apart.rule.calibrate(CALIBRATION).decide(TEST))
+    assert_same_decisions(
+        whole.rule.calibrate(CALIBRATION).decide(TEST),
+        apart.rule.calibrate(CALIBRATION).decide(TEST),
+    )
 
 
 UNLABELLED = changed(CALIBRATION, labels=None)
@@ -76,20 +103,40 @@ UNLABELLED = changed(CALIBRATION, labels=None)
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: RULE.calibrate(CALIBRATION, CALIBRATION.labels), "labels are given together with scores"),
+        (
+            lambda: RULE.calibrate(CALIBRATION, CALIBRATION.labels),
+            "labels are given together with scores",
+        ),
         (lambda: RULE.calibrate(CALIBRATION, times=TIMES), "times are given together with scores"),
-        (lambda: RULE.calibrate(CALIBRATION).decide(TEST, TIMES), "times are given together with scores"),
+        (
+            lambda: RULE.calibrate(CALIBRATION).decide(TEST, TIMES),
+            "times are given together with scores",
+        ),
         (lambda: ag.tune(RULE, TUNING, TUNING.labels), "labels are given together with scores"),
-        (lambda: ag.repeat_splits(RULE, CALIBRATION, times=TIMES), "times are given together with scores"),
+        (
+            lambda: ag.repeat_splits(RULE, CALIBRATION, times=TIMES),
+            "times are given together with scores",
+        ),
         (lambda: ag.TopMass.fit(TUNING, TUNING.labels), "labels are given together with scores"),
         (lambda: RULE.calibrate(UNLABELLED), "labels are missing"),
         (lambda: RULE.calibrate(CALIBRATION.log_confidence, times=TIMES), "labels are missing"),
         (lambda: ag.tune(RULE, UNLABELLED), "labels are missing"),
         (lambda: ag.repeat_splits(RULE, UNLABELLED), "labels are missing"),
         (lambda: ag.Temperature.fit(UNLABELLED), "labels are missing"),
-        (lambda: ag.evaluate(RULE.calibrate(CALIBRATION).decide(TEST), changed(TEST, labels=None)), "the scores hold no labels"),
-        (lambda: ag.evaluate(RULE.calibrate(CALIBRATION).decide(TEST), CALIBRATION), "labels has 160 entries for 60 inputs"),
-        (lambda: ag.AgreeStop(0.8, (1, 3), 1).calibrate(CALIBRATION), "times lacks the rule's checkpoint 3"),
+        (
+            lambda: ag.evaluate(
+                RULE.calibrate(CALIBRATION).decide(TEST), changed(TEST, labels=None)
+            ),
+            "the scores hold no labels",
+        ),
+        (
+            lambda: ag.evaluate(RULE.calibrate(CALIBRATION).decide(TEST), CALIBRATION),
+            "labels has 160 entries for 60 inputs",
+        ),
+        (
+            lambda: ag.AgreeStop(0.8, (1, 3), 1).calibrate(CALIBRATION),
+            "times lacks the rule's checkpoint 3",
+        ),
         (lambda: changed(TEST, ids=range(59)), "ids has 59 entries for 60 inputs"),
         (lambda: changed(TEST, ids=np.zeros(60)), r"ids has shape \(60,\) and dtype float64"),
         (lambda: changed(TEST, ids=np.zeros((60, 1), int)), r"ids has shape \(60, 1\)"),
@@ -119,7 +166,8 @@ def test_scores_of_lists_become_arrays() -> None:
     assert (scores.times, scores.classes) == ((3,), ("a", "b"))
 
 
-# ------------------------------------------------------------------------------------------------- engine, members and names
+# -------------------------------------------------------------------------------------------------
+# engine, members and names
 
 
 def test_a_rule_knows_where_its_scores_come_from_and_keeps_it_in_its_file(tmp_path: Path) -> None:
@@ -136,10 +184,19 @@ def test_scores_of_another_engine_or_ensemble_are_refused(way: str, tmp_path: Pa
         rule.save(tmp_path / "rule")
         rule = ag.load_rule(tmp_path / "rule")
     expected = rule.decide(changed(TEST, **KNOWN))
-    other_engine, other_members = changed(TEST, engine="event-driven"), changed(TEST, ensemble_digest="f" * 64)
+    other_engine, other_members = (
+        changed(TEST, engine="event-driven"),
+        changed(TEST, ensemble_digest="f" * 64),
+    )
     for scores, words in (
-        (other_engine, r"the dense engine, and these are of the event-driven one: .*any_engine=True"),
-        (other_members, r"the ensemble 0123456789ab, and these are of ffffffffffff: .*any_members=True"),
+        (
+            other_engine,
+            r"the dense engine, and these are of the event-driven one: .*any_engine=True",
+        ),
+        (
+            other_members,
+            r"the ensemble 0123456789ab, and these are of ffffffffffff: .*any_members=True",
+        ),
     ):
         with pytest.raises(ag.InputError, match=words) as caught:
             rule.decide(scores)
@@ -168,7 +225,10 @@ def test_decisions_know_the_names_of_classes() -> None:
         decision = decisions[number]
         assert decision.names == tuple(NAMES[label] for label in decision.classes) != ()
         session = calibrated.stream()
-        answers = [session.push(values) for values in TEST.log_confidence[number, [0, 2]][: decision.index + 1]]
+        answers = [
+            session.push(values)
+            for values in TEST.log_confidence[number, [0, 2]][: decision.index + 1]
+        ]
         assert answers[-1] == decision
     assert RULE.calibrate(CALIBRATION).decide(TEST)[0].names is None
 
@@ -202,38 +262,64 @@ def test_random_numbers_are_fresh_without_a_number(tmp_path: Path) -> None:
     assert rule.randomized and not RULE.calibrate(CALIBRATION).randomized
 
 
-FIRST_NUMBER = float(np.random.Generator(np.random.PCG64(0)).random())  # 0.637, the random number of input 0 with the default seed
+# 0.637, the random number of input 0 with the default seed
+FIRST_NUMBER = float(np.random.Generator(np.random.PCG64(0)).random())
 
 
 def coupled(n: int) -> ag.Scores:
-    """Two members whose p-variables p and q of the label have p + q = c for p < c = 0.133, else q = p; p is spread evenly.
+    """Two members whose p-variables p and q of the label have p + q = c for p < c = 0.133, else q =
+    p; p is spread evenly.
 
-    The merged p-variable of inputs with p < c is then (just below) 0.1 · (2 - u)^-1 · (2 - u_0): they miss iff u is at most about u_0.
+    The merged p-variable of inputs with p < c is then (just below) 0.1 · (2 - u)^-1 · (2 - u_0):
+    they miss iff u is at most about u_0.
     """
     p = (np.arange(n) + 0.5) / n
     level = 0.1 * (2 - FIRST_NUMBER) - 0.003
     label = np.exp(np.stack([p, np.where(p < level, level - p, p)], axis=1)[:, None] - 1)
-    return ag.Scores(np.log(np.stack([label, 1 - label + 1e-9], axis=-1)), np.zeros(n, dtype=int), (1,))
+    return ag.Scores(
+        np.log(np.stack([label, 1 - label + 1e-9], axis=-1)), np.zeros(n, dtype=int), (1,)
+    )
 
 
 def test_one_call_for_each_input_keeps_the_promise_of_randomised_merging() -> None:
-    """0.1 of 600 inputs miss at most: 0.089 in the mean, and 0.12 with probability 1e-5. Control: each as input 0, 0.133 miss."""
+    """0.1 of 600 inputs miss at most: 0.089 in the mean, and 0.12 with probability 1e-5. Control:
+    each as input 0, 0.133 miss.
+    """
     with pytest.warns(ag.CalibrationWarning, match="max_set_size is 2"):
-        calibrated = ag.SpikeCP(0.9, (1,), 2, ag.MergePValues(1, "randomized")).calibrate(coupled(2000))
+        calibrated = ag.SpikeCP(0.9, (1,), 2, ag.MergePValues(1, "randomized")).calibrate(
+            coupled(2000)
+        )
     inputs = coupled(600).log_confidence
 
     def misses(first: int | None) -> float:
-        return float(np.mean([not calibrated.decide(inputs[row : row + 1], first=first).sets[0, 0] for row in range(len(inputs))]))
+        return float(
+            np.mean(
+                [
+                    not calibrated.decide(inputs[row : row + 1], first=first).sets[0, 0]
+                    for row in range(len(inputs))
+                ]
+            )
+        )
 
     assert misses(None) <= 0.12 < 0.13 <= misses(0)
 
 
-# --------------------------------------------------------------------------------------------------------- reuse, seen by ids
+# --------------------------------------------------------------------------------------------------
+# reuse, seen by ids
 
 
-@pytest.mark.parametrize("ids", [np.arange(120, dtype=np.uint64) << np.uint64(50), np.arange(-60, 60), [f"row {i}" for i in range(120)]])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.arange(120, dtype=np.uint64) << np.uint64(50),
+        np.arange(-60, 60),
+        [f"row {i}" for i in range(120)],
+    ],
+)
 @pytest.mark.parametrize("way", ["fresh", "loaded"])
-def test_one_row_that_was_tuned_on_is_recognised_by_its_id(ids: Any, way: str, tmp_path: Path) -> None:
+def test_one_row_that_was_tuned_on_is_recognised_by_its_id(
+    ids: Any, way: str, tmp_path: Path
+) -> None:
     """Even where its scores are others: the input was computed again, on another engine."""
     tuning = changed(TUNING, ids=ids)
     fresh = [f"new {i}" for i in range(220)] if isinstance(ids, list) else np.arange(1000, 1220)
@@ -251,7 +337,9 @@ def test_one_row_that_was_tuned_on_is_recognised_by_its_id(ids: Any, way: str, t
     for found in (decisions.reuse, reuse_of(rule, mixed)):
         assert found.startswith("1 of the 60 rows were used for tuning (row 5)")
     own = tuning.ids.dtype != np.uint64  # hashes are never numbered anew
-    assert ("by their ids, but their scores are others: if ids were numbered anew" in decisions.reuse) == own
+    assert (
+        "by their ids, but their scores are others: if ids were numbered anew" in decisions.reuse
+    ) == own
     with pytest.raises(ag.InputError, match="evaluation: 1 of the 60 rows"):
         ag.evaluate(decisions, TEST)
     with pytest.raises(ag.InputError, match="calibration: 1 of the 60 rows"):
@@ -270,31 +358,46 @@ def test_tuned_rules_know_the_ids_of_their_rows() -> None:
 def test_without_ids_on_both_sides_rows_are_recognised_by_their_scores() -> None:
     for tuned_ids, test_ids in ((None, range(120)), (range(120), None), (None, None)):
         tuning = changed(make_scores(120, 1, tied=False), ids=tuned_ids)
-        rule = ag.AgreeStop(0.8, CHECKPOINTS, 1, risk=ag.TopMass.fit(tuning)).calibrate(make_scores(160, 2, tied=False))
+        rule = ag.AgreeStop(0.8, CHECKPOINTS, 1, risk=ag.TopMass.fit(tuning)).calibrate(
+            make_scores(160, 2, tied=False)
+        )
         assert rule.decide(changed(tuning, ids=test_ids)).reuse.startswith("120 of the 120 rows")
         assert reuse_of(rule, None) == ""
 
 
 def test_rows_with_other_ids_are_recognised_by_their_scores() -> None:
-    """Ids may have been numbered anew, after a second shuffle: they do not switch the comparison of scores off."""
-    rule = ag.AgreeStop(0.8, CHECKPOINTS, 1, risk=ag.TopMass.fit(changed(TUNING, ids=range(120)))).calibrate(CALIBRATION)
-    assert rule.decide(changed(TUNING, ids=range(200, 320))).reuse.startswith("120 of the 120 rows were used for tuning")
+    """Ids may have been numbered anew, after a second shuffle: they do not switch the comparison of
+    scores off.
+    """
+    rule = ag.AgreeStop(
+        0.8, CHECKPOINTS, 1, risk=ag.TopMass.fit(changed(TUNING, ids=range(120)))
+    ).calibrate(CALIBRATION)
+    assert rule.decide(changed(TUNING, ids=range(200, 320))).reuse.startswith(
+        "120 of the 120 rows were used for tuning"
+    )
     assert rule.decide(changed(TEST, ids=range(200, 260))).reuse == ""
 
 
 def test_ids_that_repeat_inside_the_tuning_split_may_repeat_outside_it() -> None:
-    """Equal inputs have equal hashes: what repeats by chance is not called reuse, and what repeats more often is."""
+    """Equal inputs have equal hashes: what repeats by chance is not called reuse, and what repeats
+    more often is.
+    """
     ids = np.arange(120)
     ids[60:84] = 0
-    rule = ag.AgreeStop(0.8, CHECKPOINTS, 1, risk=ag.TopMass.fit(changed(TUNING, ids=ids))).calibrate(CALIBRATION)
+    rule = ag.AgreeStop(
+        0.8, CHECKPOINTS, 1, risk=ag.TopMass.fit(changed(TUNING, ids=ids))
+    ).calibrate(CALIBRATION)
     assert reuse_of(rule, np.r_[np.zeros(12, int), 1000:1048]) == ""
     assert reuse_of(rule, ids) != ""
 
 
-# ----------------------------------------------------------------------------------------------------------------------- files
+# --------------------------------------------------------------------------------------------------
+# files
 
 
-@pytest.mark.parametrize("ids", [None, np.arange(60, dtype=np.uint64) << np.uint64(58), [f"é{i}" for i in range(60)]])
+@pytest.mark.parametrize(
+    "ids", [None, np.arange(60, dtype=np.uint64) << np.uint64(58), [f"é{i}" for i in range(60)]]
+)
 def test_score_files_keep_everything(ids: Any, tmp_path: Path) -> None:
     scores = changed(TEST, ids=ids, **KNOWN)
     ag.save_scores(tmp_path / "scores.npz", scores)
@@ -303,7 +406,11 @@ def test_score_files_keep_everything(ids: Any, tmp_path: Path) -> None:
     kept = load_spikes(tmp_path / "spikes.npz")
     ag.save_spikes(tmp_path / "again.npz", kept)
     assert kept.rows(slice(0, 7)).spikes.shape == (7, 5, 2, 4)
-    for loaded in (ag.load_scores(tmp_path / "scores.npz"), kept, ag.load_scores(tmp_path / "again.npz", times=(2, 4))):
+    for loaded in (
+        ag.load_scores(tmp_path / "scores.npz"),
+        kept,
+        ag.load_scores(tmp_path / "again.npz", times=(2, 4)),
+    ):
         assert (loaded.classes, loaded.engine, loaded.ensemble_digest) == (NAMES, "dense", DIGEST)
         assert loaded.labels is not None
         np.testing.assert_array_equal(loaded.labels, TEST.labels)

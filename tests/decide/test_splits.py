@@ -1,4 +1,6 @@
-"""Repeated divisions into calibration and test data: one entry a realisation, the same for the same seed, and said if there are too few."""
+"""Repeated divisions into calibration and test data: one entry a realisation, the same for the same
+seed, and said if there are too few.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def test_estimates_are_means_over_realisations() -> None:
 
 def test_the_seed_decides() -> None:
     sample = make_sample(120)
-    first, again, other = (ag.repeat_splits(RULE, *sample, n_calibration=60, repeats=5, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (
+        ag.repeat_splits(RULE, *sample, n_calibration=60, repeats=5, seed=seed)
+        for seed in (3, 3, 4)
+    )
     np.testing.assert_array_equal(first.latencies, again.latencies)
     np.testing.assert_array_equal(first.coverages, again.coverages)
     assert (first.latencies != other.latencies).any()
@@ -45,7 +50,9 @@ def test_the_seed_decides() -> None:
 
 def test_more_realisations_begin_with_the_same_ones() -> None:
     sample = make_sample(120)
-    few, many = (ag.repeat_splits(RULE, *sample, n_calibration=60, repeats=repeats) for repeats in (3, 8))
+    few, many = (
+        ag.repeat_splits(RULE, *sample, n_calibration=60, repeats=repeats) for repeats in (3, 8)
+    )
     np.testing.assert_array_equal(many.latencies[:3], few.latencies)
 
 
@@ -71,13 +78,26 @@ def test_too_few_calibration_rows_are_said_once() -> None:
             "n_calibration is 20",
         ),
         (lambda: ag.repeat_splits(RULE, *make_sample(20), n_calibration=0), "n_calibration is 0"),
-        (lambda: ag.repeat_splits(RULE, *make_sample(20), n_calibration=10, repeats=0), "repeats is 0"),
-        (lambda: ag.repeat_splits(RULE, *make_sample(20, checkpoints=2), n_calibration=10), "has 2 checkpoints and the rule has 3"),
         (
-            lambda: ag.repeat_splits(RULE, *make_sample(20, checkpoints=4), n_calibration=10, times=(1, 2, 4, 5)),
+            lambda: ag.repeat_splits(RULE, *make_sample(20), n_calibration=10, repeats=0),
+            "repeats is 0",
+        ),
+        (
+            lambda: ag.repeat_splits(RULE, *make_sample(20, checkpoints=2), n_calibration=10),
+            "has 2 checkpoints and the rule has 3",
+        ),
+        (
+            lambda: ag.repeat_splits(
+                RULE, *make_sample(20, checkpoints=4), n_calibration=10, times=(1, 2, 4, 5)
+            ),
             "lacks the rule's checkpoint 3",
         ),
-        (lambda: ag.repeat_splits(ag.SpikeCP(0.8, (1, 2, 3), 1), *make_sample(20), n_calibration=16), "2 members but pooling is None"),
+        (
+            lambda: ag.repeat_splits(
+                ag.SpikeCP(0.8, (1, 2, 3), 1), *make_sample(20), n_calibration=16
+            ),
+            "2 members but pooling is None",
+        ),
     ],
 )
 def test_repeat_splits_refuses(call: Callable[[], object], match: str) -> None:
@@ -85,31 +105,42 @@ def test_repeat_splits_refuses(call: Callable[[], object], match: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("repeats", [1, 4])  # with 4, what calibration needs is computed once for all rows
+@pytest.mark.parametrize(
+    "repeats", [1, 4]
+)  # with 4, what calibration needs is computed once for all rows
 def test_realisations_are_those_of_a_rule_calibrated_by_hand(repeats: int) -> None:
     """Rows are drawn by permutations of the seed, and the figures are means over the test rows."""
     log_confidence, labels = make_sample(90)
-    splits = ag.repeat_splits(RULE, log_confidence, labels, n_calibration=60, repeats=repeats, seed=5)
+    splits = ag.repeat_splits(
+        RULE, log_confidence, labels, n_calibration=60, repeats=repeats, seed=5
+    )
     rng = np.random.default_rng(5)
     for index in range(repeats):
         order = rng.permutation(90)
         calibration, test = order[:60], order[60:]
-        decisions = RULE.calibrate(log_confidence[calibration], labels[calibration]).decide(log_confidence[test])
+        decisions = RULE.calibrate(log_confidence[calibration], labels[calibration]).decide(
+            log_confidence[test]
+        )
         assert splits.coverages[index] == decisions.sets[np.arange(30), labels[test]].mean()
         assert splits.set_sizes[index] == decisions.set_size.mean()
         assert splits.latencies[index] == pytest.approx(decisions.stop_time.mean() / 3)
 
 
-# -------------------------------------------------------------------------------------------------- intervals for the draw of a pool
+# --------------------------------------------------------------------------------------------------
+# intervals for the draw of a pool
 
 
-@pytest.mark.parametrize(("freedom", "expected"), [(3, 3.182), (5, 2.571), (15, 2.131), (1e9, 1.960)])
+@pytest.mark.parametrize(
+    ("freedom", "expected"), [(3, 3.182), (5, 2.571), (15, 2.131), (1e9, 1.960)]
+)
 def test_quantiles_of_students_distribution(freedom: float, expected: float) -> None:
     assert student_quantile(0.95, freedom) == pytest.approx(expected, abs=0.03)
 
 
 def test_intervals_stay_inside_the_bounds_of_a_figure() -> None:
-    """Also where every realisation gives the same figure, which is then no proof that every pool would."""
+    """Also where every realisation gives the same figure, which is then no proof that every pool
+    would.
+    """
     figures = np.array([[0.9] * 8, [1.0] * 8, [1.0] * 8])
     bounds = np.array([[0, 1], [0.1, 1], [1, 10]])
 
@@ -131,11 +162,17 @@ def test_intervals_stay_inside_the_bounds_of_a_figure() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "n_calibration", "target"), [(60, 50, 0.9), (100, 50, 0.95), (120, 50, 0.9)])
-def test_intervals_for_the_draw_of_small_pools_hold(n: int, n_calibration: int, target: float) -> None:
-    """0.95 of 80 pools hold the mean over pools, less four standard errors of 0.024, for latency, set size and coverage.
+@pytest.mark.parametrize(
+    ("n", "n_calibration", "target"), [(60, 50, 0.9), (100, 50, 0.95), (120, 50, 0.9)]
+)
+def test_intervals_for_the_draw_of_small_pools_hold(
+    n: int, n_calibration: int, target: float
+) -> None:
+    """0.95 of 80 pools hold the mean over pools, less four standard errors of 0.024, for latency,
+    set size and coverage.
 
-    Control: the symmetric interval of set sizes, with the degrees of freedom of the jackknife, holds fewer in the smallest pools.
+    Control: the symmetric interval of set sizes, with the degrees of freedom of the jackknife,
+    holds fewer in the smallest pools.
     """
     source = ag.simulate_scores(20000, steps=8, K=2, C=10, signal=5.0, pace=4.0, seed=2)
     rule = ag.AgreeStop(target, range(1, 9), 1)

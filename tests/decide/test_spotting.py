@@ -1,4 +1,6 @@
-"""Spotters: thresholds against their definition, the promise on every small bag, and controls that must break it."""
+"""Spotters: thresholds against their definition, the promise on every small bag, and controls that
+must break it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def slow_alarms(scores: Floats, threshold: float, rest: int) -> list[int]:
 
 
 def slow_false(scores: Floats, events: Marks, near: int, alarms: list[int]) -> int:
-    return sum(not any(start - near <= step < end + near for start, end in events) for step in alarms)
+    return sum(
+        not any(start - near <= step < end + near for start, end in events) for step in alarms
+    )
 
 
 def slow_missed(events: Marks, within: int, alarms: list[int]) -> Fraction:
@@ -44,8 +48,12 @@ def thresholds_of(recordings: list[Floats]) -> list[float]:
     return [-math.inf, *sorted(set(np.concatenate(recordings).tolist()))]
 
 
-def slow_threshold(spotter: ag.Spotter, recordings: list[Floats], events: list[Marks], near: int, people: list[int]) -> float:
-    """The least threshold at which the means over people of the largest capped counts keep the promise."""
+def slow_threshold(
+    spotter: ag.Spotter, recordings: list[Floats], events: list[Marks], near: int, people: list[int]
+) -> float:
+    """The least threshold at which the means over people of the largest capped counts keep the
+    promise.
+    """
     grid = thresholds_of(recordings)
     K = len(set(people))
     best = math.inf
@@ -54,7 +62,10 @@ def slow_threshold(spotter: ag.Spotter, recordings: list[Floats], events: list[M
         for row, (scores, marks) in enumerate(zip(recordings, events, strict=True)):
             count = slow_false(scores, marks, near, slow_alarms(scores, threshold, spotter.rest))
             most[row] = max(most[row], min(count, spotter.cap))
-        total = sum((Fraction(most[row], people.count(people[row])) for row in range(len(most))), Fraction(0))
+        total = sum(
+            (Fraction(most[row], people.count(people[row])) for row in range(len(most))),
+            Fraction(0),
+        )
         if (total + spotter.cap) / (K + 1) > spotter.allowed:
             return best
         best = threshold
@@ -62,20 +73,30 @@ def slow_threshold(spotter: ag.Spotter, recordings: list[Floats], events: list[M
 
 
 def slow_limit(spotter: ag.Spotter, recordings: list[Floats], events: list[Marks]) -> float:
-    """The threshold that every one must be below so that the largest shares of missed events keep the promise."""
+    """The threshold that every one must be below so that the largest shares of missed events keep
+    the promise.
+    """
     worst = [Fraction(0)] * len(recordings)
     for threshold in thresholds_of(recordings):
         for row, (scores, marks) in enumerate(zip(recordings, events, strict=True)):
-            worst[row] = max(worst[row], slow_missed(marks, spotter.within, slow_alarms(scores, threshold, spotter.rest)))
+            worst[row] = max(
+                worst[row],
+                slow_missed(marks, spotter.within, slow_alarms(scores, threshold, spotter.rest)),
+            )
         if (sum(worst) + 1) / (len(worst) + 1) > Fraction(str(spotter.missed)):
             return threshold
     return math.inf
 
 
 def test_scores_that_rounding_may_swap_leave_room_between_two_promises() -> None:
-    """No gap but the one that is all of both: between 1 and the limit lies a score, nearer than rounding."""
+    """No gap but the one that is all of both: between 1 and the limit lies a score, nearer than
+    rounding.
+    """
     eta = Rounding().largest(1.0)
-    recordings = [np.array([event, 0.0, false]) for event, false in [(1 + 1.5 * eta, 0), (1 + 3 * eta, 0), (7, 1), (8, 5)]]
+    recordings = [
+        np.array([event, 0.0, false])
+        for event, false in [(1 + 1.5 * eta, 0), (1 + 3 * eta, 0), (7, 1), (8, 5)]
+    ]
     found = ag.Spotter("1/2", 1, rest=0, missed="1/2").calibrate(recordings, [[(0, 1)]] * 4)
     assert found.kth_value == 1 and found.kth_value < found.threshold < 1 + 3 * eta
 
@@ -94,7 +115,11 @@ def test_thresholds_are_those_of_the_definition(seed: int) -> None:
     events = [draw_marks(rng, len(one)) for one in recordings]
     people = rng.permutation([0, 0, 1, 2, 3, 3, 3, 4, 5]).tolist() if seed % 2 else list(range(9))
     cap, rest, near, within = (int(rng.integers(low, 4)) for low in (1, 0, 0, 0))
-    spotter = ag.Spotter(Fraction(cap, int(rng.integers(2, 7))), cap, rest) if cap > 1 else ag.Spotter("2/7", 1, rest)
+    spotter = (
+        ag.Spotter(Fraction(cap, int(rng.integers(2, 7))), cap, rest)
+        if cap > 1
+        else ag.Spotter("2/7", 1, rest)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ag.CalibrationWarning)
         found = spotter.calibrate(recordings, events, near, people)
@@ -119,7 +144,10 @@ def test_thresholds_are_those_of_the_definition(seed: int) -> None:
 
 PLAIN = ag.Spotter("1/4", 1, rest=3)
 MARKS: Marks = [(0, 1)]
-KINDS = [np.array([first, second, 0, 0, last], dtype=float) for first, second, last in product(range(3), range(3), (0, 2))]
+KINDS = [
+    np.array([first, second, 0, 0, last], dtype=float)
+    for first, second, last in product(range(3), range(3), (0, 2))
+]
 
 
 def calibrated_threshold(recordings: list[Floats]) -> float:
@@ -129,14 +157,18 @@ def calibrated_threshold(recordings: list[Floats]) -> float:
 def without_the_envelope(recordings: list[Floats]) -> float:
     """A control: the boldest threshold at which the counts themselves keep the promise."""
     for threshold in thresholds_of(recordings):
-        false = [slow_false(one, MARKS, 0, slow_alarms(one, threshold, PLAIN.rest)) for one in recordings]
+        false = [
+            slow_false(one, MARKS, 0, slow_alarms(one, threshold, PLAIN.rest)) for one in recordings
+        ]
         if (sum(map(bool, false)) + 1) / (len(recordings) + 1) <= PLAIN.allowed:
             return threshold
     return math.inf
 
 
 def broken_bags(threshold_of: Callable[[list[Floats]], float]) -> int:
-    """In how many of all bags of four recordings, each left out in turn, more than one has a false alarm."""
+    """In how many of all bags of four recordings, each left out in turn, more than one has a false
+    alarm.
+    """
     triples = combinations_with_replacement(range(len(KINDS)), 3)
     thresholds: dict[tuple[int, ...], float] = {}
     for triple in triples:
@@ -145,7 +177,9 @@ def broken_bags(threshold_of: Callable[[list[Floats]], float]) -> int:
     for bag in combinations_with_replacement(range(len(KINDS)), 4):
         losses = 0
         for place, kind in enumerate(bag):
-            alarms = slow_alarms(KINDS[kind], thresholds[bag[:place] + bag[place + 1 :]], PLAIN.rest)
+            alarms = slow_alarms(
+                KINDS[kind], thresholds[bag[:place] + bag[place + 1 :]], PLAIN.rest
+            )
             losses += bool(slow_false(KINDS[kind], MARKS, 0, alarms))
         broken += losses > 1
     return broken
@@ -164,8 +198,12 @@ def noisy_recordings(rng: np.random.Generator, n: int, steps: int = 200) -> list
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("allowed", "cap", "n"), [("1/10", 1, 29), ("1/2", 4, 31)])
-def test_new_recordings_have_no_more_false_alarms_than_promised(allowed: str, cap: int, n: int) -> None:
-    """Over 400 draws; as a control, a quantile of the steps of two long recordings, which takes steps as exchangeable."""
+def test_new_recordings_have_no_more_false_alarms_than_promised(
+    allowed: str, cap: int, n: int
+) -> None:
+    """Over 400 draws; as a control, a quantile of the steps of two long recordings, which takes
+    steps as exchangeable.
+    """
     rng = np.random.default_rng(cap)
     losses: dict[str, list[float]] = {"spotter": [], "steps": []}
     spotter = ag.Spotter(allowed, cap, rest=10)
@@ -185,7 +223,9 @@ def test_new_recordings_have_no_more_false_alarms_than_promised(allowed: str, ca
 
 
 def test_scores_that_another_run_rounds_otherwise_keep_the_promise() -> None:
-    """Without events: each score of calibration and of the new recording moves by up to the rounding."""
+    """Without events: each score of calibration and of the new recording moves by up to the
+    rounding.
+    """
     rng, size = np.random.default_rng(0), 1.8e-6
     spotter = ag.Spotter("1/5", 1, rest=2)
     broken = 0
@@ -193,7 +233,11 @@ def test_scores_that_another_run_rounds_otherwise_keep_the_promise() -> None:
         bag = [rng.integers(4, size=6) + rng.integers(-1, 2, size=6) * 1e-6 for _ in range(5)]
         losses = 0
         for row, one in enumerate(bag):
-            others = [other + rng.uniform(-size, size, 6) / 2 for number, other in enumerate(bag) if number != row]
+            others = [
+                other + rng.uniform(-size, size, 6) / 2
+                for number, other in enumerate(bag)
+                if number != row
+            ]
             found = spotter.calibrate(others)
             losses += bool(len(found.alarms(one + rng.uniform(-size, size, 6) / 2)))
         broken += losses > 1
@@ -202,7 +246,9 @@ def test_scores_that_another_run_rounds_otherwise_keep_the_promise() -> None:
 
 def test_an_evaluation_counts_what_the_definition_says() -> None:
     rng = np.random.default_rng(3)
-    spotter = ag.Spotter("1/4", 1, rest=3, within=2).calibrate([rng.normal(size=50) for _ in range(9)], near=1)
+    spotter = ag.Spotter("1/4", 1, rest=3, within=2).calibrate(
+        [rng.normal(size=50) for _ in range(9)], near=1
+    )
     recordings = [rng.normal(size=60) for _ in range(30)]
     events = [draw_marks(rng, 60) for _ in recordings]
     bold = spotter.with_threshold(1.2)
@@ -217,11 +263,16 @@ def test_an_evaluation_counts_what_the_definition_says() -> None:
         for start, end in marks
         if any(start <= step < end + 2 for step in own)
     ]
-    false = [slow_false(one, marks, 0, own) for one, (marks, own) in zip(recordings, pairs, strict=True)]
+    false = [
+        slow_false(one, marks, 0, own) for one, (marks, own) in zip(recordings, pairs, strict=True)
+    ]
     assert result.found is not None and result.delay is not None and result.per_hour is not None
     assert result.events == count and result.found == pytest.approx(1 - float(missed) / count)
     assert result.delay == pytest.approx(np.mean(delays))
-    near_one = [slow_false(one, marks, spotter.near, own) for one, (marks, own) in zip(recordings, pairs, strict=True)]
+    near_one = [
+        slow_false(one, marks, spotter.near, own)
+        for one, (marks, own) in zip(recordings, pairs, strict=True)
+    ]
     assert spotter.near == 1 and sum(near_one) < sum(false)
     assert result.false_alarms == pytest.approx(np.mean(near_one))
     assert result.any_false_alarm == pytest.approx(np.mean([one > 0 for one in near_one]))
@@ -239,7 +290,11 @@ def test_files_give_back_spotters_and_recordings(tmp_path: Path) -> None:
     data = Recordings.of(recordings, events, ["a", "b", "b"])
     save_recordings(tmp_path / "recordings.npz", data)
     again = load_recordings(tmp_path / "recordings.npz")
-    assert again.people is not None and again.ids == data.ids and again.people.tolist() == ["a", "b", "b"]
+    assert (
+        again.people is not None
+        and again.ids == data.ids
+        and again.people.tolist() == ["a", "b", "b"]
+    )
     assert again.events is not None and data.events is not None
     assert all(np.array_equal(*pair) for pair in zip(again.events, data.events, strict=True))
     spotter = ag.Spotter(0.5, rest=3).calibrate(data)
@@ -261,14 +316,35 @@ def example(n: int = 20, steps: int = 40) -> list[Floats]:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "few recordings": (lambda: ag.Spotter(0.05).calibrate(example(18)), "at least 19"),
     "few people": (lambda: ag.Spotter(0.1).calibrate(example(20), people=[0, 1] * 10), "2 people"),
-    "nan": (lambda: ag.Spotter(0.1).calibrate([*example(), np.full(9, np.nan)]), r"recordings\[20\]"),
-    "nan in a stream": (lambda: ag.Spotter(0.1).calibrate(example()).stream().push(math.nan), "score is nan"),
-    "infinite in a stream": (lambda: ag.Spotter(0.1).calibrate(example()).stream().push(math.inf), "score is inf"),
-    "no number in a stream": (lambda: ag.Spotter(0.1).calibrate(example()).stream().push("a"), "score is 'a'"),  # type: ignore[arg-type]
-    "a jump": (lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.0, step=3), "step is 3"),
+    "nan": (
+        lambda: ag.Spotter(0.1).calibrate([*example(), np.full(9, np.nan)]),
+        r"recordings\[20\]",
+    ),
+    "nan in a stream": (
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(math.nan),
+        "score is nan",
+    ),
+    "infinite in a stream": (
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(math.inf),
+        "score is inf",
+    ),
+    "no number in a stream": (
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push("a"),  # type: ignore[arg-type]
+        "score is 'a'",
+    ),
+    "a jump": (
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.0, step=3),
+        "step is 3",
+    ),
     "short": (lambda: ag.Spotter(0.1, rest=40).calibrate(example()), "the rest is 40"),
-    "events everywhere": (lambda: ag.Spotter(0.1).calibrate(example(), [[(0, 40)]] * 20), "every step"),
-    "an event outside": (lambda: ag.Spotter(0.1).calibrate(example(), [[(0, 41)]] * 20), "of 40 steps"),
+    "events everywhere": (
+        lambda: ag.Spotter(0.1).calibrate(example(), [[(0, 40)]] * 20),
+        "every step",
+    ),
+    "an event outside": (
+        lambda: ag.Spotter(0.1).calibrate(example(), [[(0, 41)]] * 20),
+        "of 40 steps",
+    ),
     "events of others": (lambda: ag.Spotter(0.1).calibrate(example(), [[]]), "events has 1"),
     "one recording": (lambda: ag.Spotter(0.1).calibrate(example()[0]), "list of arrays"),
     "no recordings": (lambda: ag.Spotter(0.1).calibrate(None), "recordings is None"),
@@ -278,11 +354,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no number": (lambda: ag.Spotter("many"), "false_alarms is 'many'"),
     "missed without events": (lambda: ag.Spotter(0.1, missed=0.1).calibrate(example()), "missed"),
     "not calibrated": (lambda: ag.Spotter(0.1).stream(), "not calibrated yet"),
-    "used recordings": (lambda: ag.Spotter(0.1).calibrate(example()).evaluate(example()), "set the threshold"),
+    "used recordings": (
+        lambda: ag.Spotter(0.1).calibrate(example()).evaluate(example()),
+        "set the threshold",
+    ),
 }
 
 
-def test_silent_recordings_are_not_taken_for_the_same_and_near_counts_from_the_first_and_last_step() -> None:
+def test_silent_recordings_differ_and_near_counts_from_the_first_and_last_step() -> None:
     silent = np.zeros(40)
     spotter = ag.Spotter(0.1).calibrate([*example(), silent], [[]] * 21, near=2)
     found = spotter.evaluate([silent + 0.0, *np.eye(40)[5:12] * 99], [[]] + [[(7, 10)]] * 7)
@@ -304,7 +383,9 @@ def test_bad_input_gets_a_sentence(case: str) -> None:
         call()
 
 
-def test_a_score_with_two_values_that_often_reaches_the_higher_one_is_said_to_raise_no_alarm() -> None:
+def test_a_score_with_two_values_that_often_reaches_the_higher_one_is_said_to_raise_no_alarm() -> (
+    None
+):
     recordings = [(one > 1).astype(float) for one in example()]
     with pytest.warns(ag.CalibrationWarning, match="highest score, 1, occurs in"):
         assert not len(ag.Spotter(0.1).calibrate(recordings).alarms(recordings[0]))

@@ -63,7 +63,9 @@ def test_thresholds_are_those_of_the_definition(seed: int) -> None:
     spotter = ag.Spotter(allowed, cap, RESTS, per="hour", step_seconds=STEP)
     expected = slow_threshold(recordings, allowed, cap, people)
     marks = [EVENT] * 12
-    if cap > allowed * sum(Fraction(1, people.count(p)) * hours(one) for p, one in zip(people, recordings, strict=True)):
+    if cap > allowed * sum(
+        Fraction(1, people.count(p)) * hours(one) for p, one in zip(people, recordings, strict=True)
+    ):
         with pytest.raises(ag.InputError, match="hours are needed"):
             spotter.calibrate(recordings, marks, people=people)
         return
@@ -77,7 +79,9 @@ def test_thresholds_are_those_of_the_definition(seed: int) -> None:
 
 
 def broken(bags: list[list[Any]], allowed: Fraction, threshold_of: Any) -> int:
-    """The bags of which each recording is left out in turn, with more false alarms than promised."""
+    """The bags of which each recording is left out in turn, with more false alarms than
+    promised.
+    """
     count = 0
     for one in bags:
         losses = 0
@@ -103,7 +107,11 @@ def test_no_bag_of_recordings_of_any_lengths_breaks_the_promise() -> None:
     def control(recordings: list[Any]) -> float:
         budget = allowed * sum(map(hours, recordings))
         grid = sorted(set(np.concatenate(recordings).tolist()))
-        return next(level for level in grid if sum(min(slow_false(one, level), 2) for one in recordings) <= budget)
+        return next(
+            level
+            for level in grid
+            if sum(min(slow_false(one, level), 2) for one in recordings) <= budget
+        )
 
     assert broken(bags, allowed, ours) == 0 < broken(bags, allowed, control)
 

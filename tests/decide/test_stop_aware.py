@@ -1,4 +1,6 @@
-"""Stop-aware calibration against brute force: V at every score value, between them and beyond; and the earliest threshold among all."""
+"""Stop-aware calibration against brute force: V at every score value, between them and beyond; and
+the earliest threshold among all.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def misses(scores: Floats, label: int, threshold: float, max_set_size: int) -> b
 
 
 def last_failure(scores: Floats, label: int, max_set_size: int) -> float:
-    """sup of the thresholds that miss. Everything is constant on [v, next v), so each value and one number beyond it say all."""
+    """sup of the thresholds that miss. Everything is constant on [v, next v), so each value and one
+    number beyond it say all.
+    """
     points = breaking_points(scores)
     starts, insides, ends = (-math.inf, *points), between(points), (*points, math.inf)
     failure = -math.inf
@@ -70,21 +74,28 @@ def last_failures(table: ScoreTable) -> Floats:
 
 
 def mean_stop(table: ScoreTable, times: Floats, threshold: float) -> float:
-    return float(np.mean([times[answer(row, threshold, table.max_set_size)[0]] for row in table.scores]))
+    return float(
+        np.mean([times[answer(row, threshold, table.max_set_size)[0]] for row in table.scores])
+    )
 
 
 @given(score_tables())
 @settings(max_examples=300)
 def test_last_failure_is_the_supremum_of_the_thresholds_that_miss(table: ScoreTable) -> None:
     failures = last_failures(table)
-    expected = [last_failure(row, label, table.max_set_size) for row, label in zip(table.scores, table.labels.tolist(), strict=True)]
+    expected = [
+        last_failure(row, label, table.max_set_size)
+        for row, label in zip(table.scores, table.labels.tolist(), strict=True)
+    ]
     assert failures.tolist() == expected
 
 
 @given(score_tables())
 def test_no_threshold_from_the_last_failure_on_misses(table: ScoreTable) -> None:
     failures = last_failures(table)
-    for row, label, failure in zip(table.scores, table.labels.tolist(), failures.tolist(), strict=True):
+    for row, label, failure in zip(
+        table.scores, table.labels.tolist(), failures.tolist(), strict=True
+    ):
         points = breaking_points(row)
         for threshold in (failure, *points, *between(points), math.inf):
             if threshold >= failure:
@@ -112,8 +123,12 @@ def test_the_rule_answers_as_defined_at_every_threshold(table: ScoreTable) -> No
     calibrated = calibrate_quietly(table_rule(table), confidences(table), table.labels)
     for threshold in (-math.inf, *points, *between(points), math.inf):
         decisions = at_threshold(calibrated, threshold).decide(confidences(table))
-        for row, stop, kept in zip(table.scores, decisions.stop_index.tolist(), decisions.sets, strict=True):
-            assert (stop, set(np.flatnonzero(kept).tolist())) == answer(row, threshold, table.max_set_size)
+        for row, stop, kept in zip(
+            table.scores, decisions.stop_index.tolist(), decisions.sets, strict=True
+        ):
+            assert (stop, set(np.flatnonzero(kept).tolist())) == answer(
+                row, threshold, table.max_set_size
+            )
 
 
 def earliest(table: ScoreTable, times: Floats, floor: float) -> float:
@@ -125,29 +140,43 @@ def earliest(table: ScoreTable, times: Floats, floor: float) -> float:
 
 @given(score_tables(), st.integers(1, 5), st.booleans())
 @settings(max_examples=300)
-def test_the_threshold_is_the_earliest_from_every_floor(table: ScoreTable, rank: int, even: bool) -> None:
+def test_the_threshold_is_the_earliest_from_every_floor(
+    table: ScoreTable, rank: int, even: bool
+) -> None:
     """The floor is the V of each rank in turn, and no V at all where n is too small."""
-    times = np.array([1.0, 2.0, 3.0, 4.0] if even else [0.5, 0.75, 3.0, 16.0])[: table.scores.shape[1]]
+    times = np.array([1.0, 2.0, 3.0, 4.0] if even else [0.5, 0.75, 3.0, 16.0])[
+        : table.scores.shape[1]
+    ]
     n = len(table.scores)
     rank = min(rank, n + 1)
     target = Fraction(rank, n + 1) if rank <= n else Fraction(99, 100)
     rows = zip(table.scores, table.labels.tolist(), strict=True)
     failures = sorted(last_failure(row, label, table.max_set_size) for row, label in rows)
     floor = failures[rank - 1] if rank <= n else math.inf
-    calibrated = calibrate_quietly(table_rule(table, target, times.tolist()), confidences(table), table.labels)
+    calibrated = calibrate_quietly(
+        table_rule(table, target, times.tolist()), confidences(table), table.labels
+    )
     assert calibrated.kth_values == floor
     (found,) = calibrated.thresholds.tolist()
     first = earliest(table, times, floor)
-    assert found == first if math.isinf(first) else first <= found <= first + 0.03, "in a gap above it"
+    assert found == first if math.isinf(first) else first <= found <= first + 0.03, (
+        "in a gap above it"
+    )
     assert mean_stop(table, times, found) <= mean_stop(table, times, first) + 1e-9
 
 
 def test_a_floor_at_a_breakpoint_counts_what_holds_from_there_on() -> None:
-    """One input stops at once for λ in [0, 2), the other for λ in [3, 5): at the floor 2 neither does, so 3 is better."""
-    table = ScoreTable(np.array([[[0.0, 2.0], [0.0, 0.0]], [[3.0, 5.0], [0.0, 0.0]]]), np.array([1, 1]), 1)
+    """One input stops at once for λ in [0, 2), the other for λ in [3, 5): at the floor 2 neither
+    does, so 3 is better.
+    """
+    table = ScoreTable(
+        np.array([[[0.0, 2.0], [0.0, 0.0]], [[3.0, 5.0], [0.0, 0.0]]]), np.array([1, 1]), 1
+    )
     times = np.array([1.0, 10.0])
     assert [mean_stop(table, times, threshold) for threshold in (1.0, 2.0, 3.0)] == [5.5, 10.0, 5.5]
-    calibrated = calibrate_quietly(table_rule(table, "1/3", times.tolist()), confidences(table), table.labels)
+    calibrated = calibrate_quietly(
+        table_rule(table, "1/3", times.tolist()), confidences(table), table.labels
+    )
     assert calibrated.kth_values == 2.0
     assert calibrated.thresholds == pytest.approx(3.0, abs=0.03)
 
@@ -161,12 +190,19 @@ def test_no_finite_floor_means_no_early_stop() -> None:
 
 @pytest.mark.parametrize("max_set_size", [1, 2, 4])
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_calibrated_rule_uses_the_rank_and_the_earliest_threshold(max_set_size: int, tied: bool) -> None:
+def test_the_calibrated_rule_uses_the_rank_and_the_earliest_threshold(
+    max_set_size: int, tied: bool
+) -> None:
     sample = make_sample(30, checkpoints=4, members=1, tied=tied)
     scores = -sample.log_confidence[:, :, 0]
     times = (1, 2, 3.5, 8)
     rule = ag.SpikeCP(0.9, times, max_set_size, calibration="stop-aware")
-    failures = np.array([last_failure(row, label, max_set_size) for row, label in zip(scores, sample.labels.tolist(), strict=True)])
+    failures = np.array(
+        [
+            last_failure(row, label, max_set_size)
+            for row, label in zip(scores, sample.labels.tolist(), strict=True)
+        ]
+    )
     floor = order_statistic(failures, quantile_rank(30, Fraction(9, 10)))
     assert floor == np.sort(failures)[27], "the 28th of 30: 31 times 0.9, rounded up"
     calibrated = calibrate_quietly(rule, sample)
@@ -174,7 +210,9 @@ def test_the_calibrated_rule_uses_the_rank_and_the_earliest_threshold(max_set_si
     table = ScoreTable(scores, sample.labels, max_set_size)
     first = earliest(table, np.array(times), floor)
     assert first <= calibrated.thresholds <= first + 0.03
-    assert calibrated.thresholds == first == math.inf or calibrated.thresholds > first, "it lies in a gap"
+    assert calibrated.thresholds == first == math.inf or calibrated.thresholds > first, (
+        "it lies in a gap"
+    )
 
 
 def test_class_conditional_calibration_takes_the_largest_floor() -> None:
@@ -182,7 +220,10 @@ def test_class_conditional_calibration_takes_the_largest_floor() -> None:
     scores = -sample.log_confidence[:, :, 0]
     table = ScoreTable(scores, sample.labels, 1)
     failures = last_failures(table)
-    floors = [order_statistic(failures[sample.labels == label], quantile_rank(40, Fraction(4, 5))) for label in (0, 1)]
+    floors = [
+        order_statistic(failures[sample.labels == label], quantile_rank(40, Fraction(4, 5)))
+        for label in (0, 1)
+    ]
     assert floors[0] != floors[1]
     rule = ag.SpikeCP(0.8, (1, 2, 3), 1, calibration="stop-aware", class_conditional=True)
     calibrated = calibrate_quietly(rule, sample)

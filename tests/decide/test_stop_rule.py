@@ -1,4 +1,6 @@
-"""StopRule: the promise over enumerated bags with ties, batches and streams, files, evaluation, and wrong input."""
+"""StopRule: the promise over enumerated bags with ties, batches and streams, files, evaluation, and
+wrong input.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,22 @@ import pytest
 
 import agreestop as ag
 from agreestop.common import Floats
-from tests.decide.strategies import Risks, assert_one_sentence, assert_same_decisions, at_kth_values, calibrate_quietly
+from tests.decide.strategies import (
+    Risks,
+    assert_one_sentence,
+    assert_same_decisions,
+    at_kth_values,
+    calibrate_quietly,
+)
 
 INF = math.inf
 RISKS = ((0.0, 1.0), (1.0, 0.0), (1.0, 1.0), (-INF, 1.0), (INF, 0.0), (INF, INF))
 ENDS = ("answer", "abstain")
 
 
-def letters(losses: tuple[float, ...], risks: tuple[tuple[float, ...], ...] = RISKS) -> list[tuple[Any, Any]]:
+def letters(
+    losses: tuple[float, ...], risks: tuple[tuple[float, ...], ...] = RISKS
+) -> list[tuple[Any, Any]]:
     """Examples with few risks and losses, so that most of them tie."""
     return [(risk, loss) for risk in risks for loss in itertools.product(losses, repeat=2)]
 
@@ -39,7 +49,9 @@ def bags(alphabet: list[Any], size: int, most: int, seed: int = 0) -> Iterator[l
 
 
 def as_arrays(bag: list[Any]) -> tuple[Floats, Floats]:
-    return np.array([risk for risk, _ in bag], dtype=float), np.array([loss for _, loss in bag], dtype=float)
+    return np.array([risk for risk, _ in bag], dtype=float), np.array(
+        [loss for _, loss in bag], dtype=float
+    )
 
 
 def paid(rule: ag.CalibratedRule, risk: Floats, loss: Floats, **groups: Any) -> Floats:
@@ -81,8 +93,12 @@ def test_misses_of_every_bag_stay_within_the_target(at_end: str, size: int, targ
 
 
 @pytest.mark.parametrize("at_end", ENDS)
-@pytest.mark.parametrize(("largest", "max_loss", "losses"), [(1.0, "1/2", (0.0, 0.5, 1.0)), (4.0, "1", (0.0, 1.0, 4.0))])
-def test_the_mean_loss_of_every_bag_stays_within_max_loss(at_end: str, largest: float, max_loss: str, losses: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    ("largest", "max_loss", "losses"), [(1.0, "1/2", (0.0, 0.5, 1.0)), (4.0, "1", (0.0, 1.0, 4.0))]
+)
+def test_the_mean_loss_of_every_bag_stays_within_max_loss(
+    at_end: str, largest: float, max_loss: str, losses: tuple[float, ...]
+) -> None:
     rule, worst = ag.StopRule(max_loss=max_loss, largest_loss=largest, at_end=at_end), 0.0
     for bag in bags(letters(losses), 4, 150, seed=1):
         worst = max(worst, mean_cost(rule, bag))
@@ -112,7 +128,9 @@ def _misses(risk: Floats, loss: Floats, limit: float) -> Floats:
 @pytest.mark.parametrize("at_end", ENDS)
 def test_groups_keep_the_promise_by_themselves(at_end: str) -> None:
     rule = ag.StopRule(target="1/2", at_end=at_end)
-    alphabet = [(letter, group) for letter in letters((0.0, 1.0), RISKS[:4]) for group in ("a", "b")]
+    alphabet = [
+        (letter, group) for letter in letters((0.0, 1.0), RISKS[:4]) for group in ("a", "b")
+    ]
     for bag in bags(alphabet, 5, 150, seed=2):
         risk, loss = as_arrays([letter for letter, _ in bag])
         groups = np.array([group for _, group in bag])
@@ -131,21 +149,27 @@ def test_groups_keep_the_promise_by_themselves(at_end: str) -> None:
 def test_weights_keep_the_promise_under_the_shift() -> None:
     """The new example is example i with probability proportional to its weight."""
     rule = ag.StopRule(target="1/2", at_end="abstain")
-    alphabet = [(letter, weight) for letter in letters((0.0, 1.0), RISKS[:4]) for weight in (1.0, 2.0)]
+    alphabet = [
+        (letter, weight) for letter in letters((0.0, 1.0), RISKS[:4]) for weight in (1.0, 2.0)
+    ]
     for bag in bags(alphabet, 4, 150, seed=3):
         risk, loss = as_arrays([letter for letter, _ in bag])
         weights = np.array([weight for _, weight in bag])
         total = 0.0
         for new in range(4):
             others = np.arange(4) != new
-            calibrated = calibrate_quietly(rule, risk[others], loss[others], weights=weights[others], max_weight=2.0)
+            calibrated = calibrate_quietly(
+                rule, risk[others], loss[others], weights=weights[others], max_weight=2.0
+            )
             total += weights[new] * float(paid(calibrated, risk[[new]], loss[[new]])[0])
         assert total / weights.sum() <= 0.5 + 1e-12, bag
 
 
 @pytest.mark.parametrize("at_end", ENDS)
 def test_delta_holds_over_draws_of_few_letters(at_end: str) -> None:
-    """Exactly: over all draws of n letters, P(deployed, and the misses of a new letter are more than α) ≤ δ."""
+    """Exactly: over all draws of n letters, P(deployed, and the misses of a new letter are more
+    than α) ≤ δ.
+    """
     alphabet = [((0.0, 1.0), (1.0, 0.0)), ((1.0, 0.0), (0.0, 1.0)), ((1.0, 1.0), (0.0, 0.0))]
     chances, n, alpha, delta = np.array([0.3, 0.2, 0.5]), 7, 0.25, 0.5
     risk, loss = as_arrays(alphabet)
@@ -166,7 +190,14 @@ def make(n: int, steps: int = 6, seed: int = 0) -> tuple[Floats, Floats]:
 
 
 @pytest.mark.parametrize(
-    "rule", [ag.StopRule(0.8), ag.StopRule(0.8, at_end="abstain"), ag.StopRule(max_loss=0.2), ag.StopRule(0.8, delta=0.1)], ids=str
+    "rule",
+    [
+        ag.StopRule(0.8),
+        ag.StopRule(0.8, at_end="abstain"),
+        ag.StopRule(max_loss=0.2),
+        ag.StopRule(0.8, delta=0.1),
+    ],
+    ids=str,
 )
 def test_batches_streams_files_and_repeats_agree(rule: ag.StopRule, tmp_path: Path) -> None:
     calibrated = rule.calibrate(*make(150))
@@ -184,7 +215,11 @@ def test_batches_streams_files_and_repeats_agree(rule: ag.StopRule, tmp_path: Pa
         session = again.stream()
         found = next(one for one in map(session.push, risk[row]) if one is not None)
         assert found == decisions[row]
-    assert decisions.stop_index[1] == 0 and decisions.stop_index[2] == 4 and decisions.stop_index[0] == 5
+    assert (
+        decisions.stop_index[1] == 0
+        and decisions.stop_index[2] == 4
+        and decisions.stop_index[0] == 5
+    )
     assert decisions[0].answered == (rule.at_end == "answer")
     limit = calibrated.thresholds[0]
     assert calibrated.kth_values is not None and limit <= calibrated.kth_values[0]
@@ -193,13 +228,19 @@ def test_batches_streams_files_and_repeats_agree(rule: ag.StopRule, tmp_path: Pa
     assert result.answered == decisions.answered.mean()
     expected = np.where(decisions.answered, loss[np.arange(60), decisions.stop_index], 0)
     assert (result.wrong is None) == (rule.max_loss is not None)
-    assert result.wrong in (None, pytest.approx(expected.mean())) and result.kept == pytest.approx(1 - expected.mean())
+    assert result.wrong in (None, pytest.approx(expected.mean())) and result.kept == pytest.approx(
+        1 - expected.mean()
+    )
     assert result.coverage == pytest.approx(result.answered - expected.mean())
     assert (result.cost is None) == (rule.max_loss is None)
     assert result.by_class == () and sum(one.n for one in result.by_stop_time) == 60
 
 
-@pytest.mark.parametrize("rule", [ag.StopRule(0.75), ag.StopRule(max_loss=0.25), ag.StopRule(0.75, at_end="abstain")], ids=str)
+@pytest.mark.parametrize(
+    "rule",
+    [ag.StopRule(0.75), ag.StopRule(max_loss=0.25), ag.StopRule(0.75, at_end="abstain")],
+    ids=str,
+)
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e6])
 def test_float32_and_float64_decide_alike(rule: ag.StopRule, scale: float) -> None:
     """Few values, each shared by many inputs: thirds are not the same number in float32."""
@@ -219,7 +260,10 @@ def test_float32_and_float64_decide_alike(rule: ag.StopRule, scale: float) -> No
         ):
             assert_same_decisions(one, expected)
         plain = at_kth_values(calibrated)
-        differ += (plain.decide(risk[50:]).stop_index != plain.decide(risk[50:].astype(np.float32)).stop_index).any()
+        differ += (
+            plain.decide(risk[50:]).stop_index
+            != plain.decide(risk[50:].astype(np.float32)).stop_index
+        ).any()
     assert differ, "the control: on order statistics themselves they differ"
 
 
@@ -232,7 +276,9 @@ def test_thresholds_lie_in_gaps() -> None:
 
 
 def test_equal_risks_of_one_input_stay_equal() -> None:
-    """A risk that stays where it is stops at its first checkpoint, so that later losses never count."""
+    """A risk that stays where it is stops at its first checkpoint, so that later losses never
+    count.
+    """
     risk, loss = np.tile([[0.5, 0.5, 0.5]], (40, 1)), np.tile([[0.0, 1.0, 0.0]], (40, 1))
     for rule in (ag.StopRule(0.9), ag.StopRule(max_loss=0.1)):
         assert (rule.calibrate(risk, loss).decide(risk + 0.0).stop_index == 0).all()
@@ -271,14 +317,22 @@ def test_rows_used_twice_are_refused() -> None:
 def test_evaluation_by_group_and_person() -> None:
     calibrated = ag.StopRule(0.8, at_end="abstain").calibrate(*make(150))
     risk, loss = make(60, seed=1)
-    result = ag.evaluate(calibrated.decide(risk), loss, groups=np.arange(60) % 2, people=np.arange(60) % 6)
+    result = ag.evaluate(
+        calibrated.decide(risk), loss, groups=np.arange(60) % 2, people=np.arange(60) % 6
+    )
     assert result.by_group is not None and [one.n for one in result.by_group] == [30, 30]
-    assert result.by_person is not None and len(result.by_person) == 6 and result.people_below is not None
+    assert (
+        result.by_person is not None
+        and len(result.by_person) == 6
+        and result.people_below is not None
+    )
     assert "wrong" in str(result) and "set size" not in str(result) and "answered=" in repr(result)
 
 
 def test_repeated_splits_count_losses() -> None:
-    splits = ag.repeat_splits(ag.StopRule(0.8, at_end="abstain"), *make(300), n_calibration=100, repeats=20)
+    splits = ag.repeat_splits(
+        ag.StopRule(0.8, at_end="abstain"), *make(300), n_calibration=100, repeats=20
+    )
     assert 0.75 < splits.coverage < 0.95 and splits.normalized_latency < 1
 
 
@@ -296,7 +350,9 @@ def test_a_loss_counts_where_rounding_may_bring_it_about() -> None:
     assert np.isfinite(rule.thresholds).all()
 
 
-@pytest.mark.parametrize(("loss", "all_may_stop"), [(0.1199, True), (0.1201, False), (0.12 + 1e-13, False)])
+@pytest.mark.parametrize(
+    ("loss", "all_may_stop"), [(0.1199, True), (0.1201, False), (0.12 + 1e-13, False)]
+)
 def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool) -> None:
     """(10 losses + 1) / 11 is just below 0.2, or just above it."""
     risk = np.arange(1.0, 11.0)[:, None] * [1.0, 0.5]
@@ -329,17 +385,32 @@ def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool)
         (lambda: ag.StopRule(0.9).calibrate(GOOD[0] * np.nan, GOOD[1]), "risk holds nan"),
         (lambda: ag.StopRule(0.9).calibrate(GOOD[0] * 1e200, GOOD[1]), "too large"),
         (lambda: ag.StopRule(0.9).calibrate(*GOOD, times=(1, 2)), "times names 2"),
-        (lambda: ag.StopRule(0.9, (1, 9)).calibrate(*GOOD, times=range(1, 7)), "lacks the rule's checkpoint 9"),
+        (
+            lambda: ag.StopRule(0.9, (1, 9)).calibrate(*GOOD, times=range(1, 7)),
+            "lacks the rule's checkpoint 9",
+        ),
         (lambda: ag.StopRule(0.9).calibrate(GOOD[0][:8], GOOD[1][:8]), "at least 9"),
         (lambda: ag.StopRule(max_loss=0.1).calibrate(GOOD[0][:8], GOOD[1][:8]), "at least 9"),
-        (lambda: ag.StopRule(0.9).calibrate(GOOD[0], np.ones_like(GOOD[1])), "last checkpoint are above the promise"),
+        (
+            lambda: ag.StopRule(0.9).calibrate(GOOD[0], np.ones_like(GOOD[1])),
+            "last checkpoint are above the promise",
+        ),
         (
             lambda: ag.StopRule(0.5).calibrate(GOOD[0], GOOD[1] * 0 + HALF[:, None], groups=HALF),
             "group 1 at the last checkpoint are above the promise",
         ),
-        (lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, groups=["a"] * 55 + ["b"] * 5), "examples of group b"),
-        (lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, weights=np.ones(60), max_weight=1.0), "no promise with weights"),
-        (lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, people=np.arange(60) % 20), "no promise with people"),
+        (
+            lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, groups=["a"] * 55 + ["b"] * 5),
+            "examples of group b",
+        ),
+        (
+            lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, weights=np.ones(60), max_weight=1.0),
+            "no promise with weights",
+        ),
+        (
+            lambda: ag.StopRule(max_loss=0.1).calibrate(*GOOD, people=np.arange(60) % 20),
+            "no promise with people",
+        ),
         (lambda: ag.StopRule(0.9).calibrate(ag.simulate_scores(20)), "these are Scores"),  # type: ignore[arg-type]
         (lambda: ag.StopRule(0.9).calibrate(GOOD[0], labels=GOOD[1]), "labels"),
         (lambda: ag.StopRule(max_loss=5, largest_loss=1.0), "max_loss is 5"),
@@ -350,9 +421,24 @@ def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool)
         (lambda: ag.StopRule(0.8).calibrate(*GOOD).decide(GOOD[0][:, :3]), "the rule has 6"),
         (lambda: ag.StopRule(0.8).calibrate(*GOOD).stream().push([1.0, 2.0]), "push one number"),
         (lambda: ag.StopRule(0.8).calibrate(*GOOD).stream().push(math.nan), "push one number"),
-        (lambda: ag.evaluate(ag.StopRule(0.8).calibrate(*GOOD).decide(make(9, seed=4)[0]), np.zeros(9, int)), "shape"),
-        (lambda: ag.evaluate(ag.StopRule(0.8).calibrate(*GOOD).decide(make(9, seed=4)[0]), np.full((9, 6), 0.5)), "0 and 1"),
-        (lambda: ag.evaluate(ag.StopRule(0.8).calibrate(*GOOD).decide(make(9, seed=4)[0]), np.zeros((9, 5))), "shape"),
+        (
+            lambda: ag.evaluate(
+                ag.StopRule(0.8).calibrate(*GOOD).decide(make(9, seed=4)[0]), np.zeros(9, int)
+            ),
+            "shape",
+        ),
+        (
+            lambda: ag.evaluate(
+                ag.StopRule(0.8).calibrate(*GOOD).decide(make(9, seed=4)[0]), np.full((9, 6), 0.5)
+            ),
+            "0 and 1",
+        ),
+        (
+            lambda: ag.evaluate(
+                ag.StopRule(0.8).calibrate(*GOOD).decide(make(9, seed=4)[0]), np.zeros((9, 5))
+            ),
+            "shape",
+        ),
     ],
 )
 def test_wrong_input_is_one_sentence(call: Any, match: str) -> None:
@@ -377,7 +463,9 @@ def test_labels_give_no_alarm() -> None:
 
 
 def test_a_wrong_last_answer_counts_where_an_early_one_would_be_wrong_too() -> None:
-    """Each of four examples in turn is the new one. A rule that forgot the end would be wrong in all of them."""
+    """Each of four examples in turn is the new one. A rule that forgot the end would be wrong in
+    all of them.
+    """
     risk = np.array([[-math.inf, 1.0]] * 4)
     loss = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     paid = []
@@ -397,12 +485,18 @@ def test_risks_over_orders_of_magnitude_still_stop() -> None:
     logs = rng.uniform(-10, 0, (600, 4))
     loss = rng.random((600, 4)) < 0.5 * np.exp(logs / 5)
     for risk in (logs, np.exp(logs), np.exp(2 * logs) * 1e6):
-        decisions = ag.StopRule(0.8, at_end="abstain").calibrate(risk[:300], loss[:300]).decide(risk[300:])
+        decisions = (
+            ag.StopRule(0.8, at_end="abstain").calibrate(risk[:300], loss[:300]).decide(risk[300:])
+        )
         assert decisions.answered.mean() > 0.3
     group = np.arange(600) % 2
     scaled = np.exp(logs) * np.where(group == 1, 1e6, 1.0)[:, None]
-    calibrated = ag.StopRule(0.8, at_end="abstain").calibrate(scaled[:300], loss[:300], groups=group[:300])
-    assert calibrated.decide(scaled[300:], groups=group[300:]).answered[group[300:] == 0].mean() > 0.3
+    calibrated = ag.StopRule(0.8, at_end="abstain").calibrate(
+        scaled[:300], loss[:300], groups=group[:300]
+    )
+    assert (
+        calibrated.decide(scaled[300:], groups=group[300:]).answered[group[300:] == 0].mean() > 0.3
+    )
 
 
 def test_losses_beside_risks_that_hold_their_own_are_refused() -> None:

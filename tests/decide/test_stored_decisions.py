@@ -28,11 +28,19 @@ def differences(found: Any, stored: Any, rtol: float = 1e-9, where: str = "") ->
     if isinstance(found, dict) and isinstance(stored, dict):
         unlike = [f"{where}/{name} is in one only" for name in sorted(found.keys() ^ stored.keys())]
         both = [name for name in found if name in stored]
-        return unlike + [one for name in both for one in differences(found[name], stored[name], rtol, f"{where}/{name}")]
+        return unlike + [
+            one
+            for name in both
+            for one in differences(found[name], stored[name], rtol, f"{where}/{name}")
+        ]
     if isinstance(found, list) and isinstance(stored, list) and len(found) == len(stored):
         pairs = enumerate(zip(found, stored, strict=True))
-        return [one for index, pair in pairs for one in differences(*pair, rtol, f"{where}/{index}")]
-    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (found, stored))
+        return [
+            one for index, pair in pairs for one in differences(*pair, rtol, f"{where}/{index}")
+        ]
+    numbers = all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) for value in (found, stored)
+    )
     close = numbers and math.isclose(found, stored, rel_tol=rtol, abs_tol=1e-12)
     exact = isinstance(found, int) and isinstance(stored, int)
     same = found == stored and isinstance(found, bool) == isinstance(stored, bool)

@@ -1,4 +1,5 @@
-"""The shape of the decision layer: few modules, short chains of imports, and nobody asks which rule it has.
+"""The shape of the decision layer: few modules, short chains of imports, and nobody asks which rule
+it has.
 
 Every check has a control, which shows that it can fail. ruff checks the width of lines.
 """
@@ -42,7 +43,9 @@ def own_modules(root: Path = SOURCE) -> list[str]:
 
 def depth(edges: dict[str, set[str]]) -> int:
     """The longest chain of imports within decide; `decide` itself re-exports and is left out."""
-    inner = {name: targets for name, targets in edges.items() if name.startswith("agreestop.decide.")}
+    inner = {
+        name: targets for name, targets in edges.items() if name.startswith("agreestop.decide.")
+    }
 
     @cache
     def below(name: str) -> int:
@@ -66,7 +69,9 @@ def named(node: ast.AST) -> set[str]:
 
 
 def kind_questions(root: Path = SOURCE) -> list[str]:
-    """`isinstance` on a concrete rule, risk, score or pooling, outside the module that defines it."""
+    """`isinstance` on a concrete rule, risk, score or pooling, outside the module that
+    defines it.
+    """
     found = []
     for name, path in modules(root).items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -130,12 +135,23 @@ def drawn(text: str) -> dict[str, int]:
 def test_the_drawing_of_the_modules_is_true() -> None:
     """Every module is drawn, and imports only from lines above its own."""
     lines, start = drawn(DESIGN.read_text(encoding="utf-8")), "agreestop.decide."
-    edges = {name.removeprefix(start): targets for name, targets in graph().items() if name.startswith(start)}
+    edges = {
+        name.removeprefix(start): targets
+        for name, targets in graph().items()
+        if name.startswith(start)
+    }
     assert set(lines) == set(edges) - {"drift", "tuning"}
-    wrong = [f"{name} -> {target}" for name in lines for target in edges[name] if lines.get(target.removeprefix(start), -1) >= lines[name]]
+    wrong = [
+        f"{name} -> {target}"
+        for name in lines
+        for target in edges[name]
+        if lines.get(target.removeprefix(start), -1) >= lines[name]
+    ]
     assert not wrong
     moved = {**lines, "scores": lines["checkpoints"]}
-    assert any(moved.get(target.removeprefix(start)) == moved["scores"] for target in edges["scores"])
+    assert any(
+        moved.get(target.removeprefix(start)) == moved["scores"] for target in edges["scores"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,5 +189,8 @@ def test_the_checks_can_fail(tmp_path: Path) -> None:
     assert kind_questions(root) == ["agreestop.decide.asks:1", "agreestop.decide.asks:2"]
     assert attribute_questions(root) == ["agreestop.decide.asks:4"]
     mean = ag.generalized_mean
-    assert modules_run(lambda: mean([0.1, 0.2], 1)) == {"agreestop.decide.confidence", "agreestop.common.arrays"}
+    assert modules_run(lambda: mean([0.1, 0.2], 1)) == {
+        "agreestop.decide.confidence",
+        "agreestop.common.arrays",
+    }
     assert modules_run(lambda: None) == set()

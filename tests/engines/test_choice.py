@@ -14,7 +14,14 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 import agreestop as ag
 from agreestop.engines import Dense, FreshMembers, choose_engine, lightest_engine, run_to_end, score
 from agreestop.engines.choice import DENSE_FROM
-from agreestop.networks import FullyConnected, ModuleMembers, Neuron, Posterior, ResNet18, SpikingNetwork
+from agreestop.networks import (
+    FullyConnected,
+    ModuleMembers,
+    Neuron,
+    Posterior,
+    ResNet18,
+    SpikingNetwork,
+)
 
 SMALL = SpikingNetwork(FullyConnected((4,), 3, 2, (5,)), torch.Generator().manual_seed(0))
 NUMBA = importlib.util.find_spec("numba") is not None
@@ -24,7 +31,10 @@ ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the fuse
 @ON_CPU
 def test_sparse_inputs_run_event_driven_where_numba_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_engine(SMALL, density=0.03).name == ("event-driven" if NUMBA else "dense")
-    assert choose_engine(SMALL, density=DENSE_FROM).name == "dense" and "30%" in choose_engine(SMALL, density=DENSE_FROM).reason
+    assert (
+        choose_engine(SMALL, density=DENSE_FROM).name == "dense"
+        and "30%" in choose_engine(SMALL, density=DENSE_FROM).reason
+    )
     monkeypatch.setattr("agreestop.engines.choice.find_spec", lambda name: None)
     without = choose_engine(SMALL, density=0.03)
     assert without.name == "dense" and "numba" in without.reason
@@ -44,7 +54,11 @@ def test_an_engine_can_be_named() -> None:
 def test_own_modules_run_dense_and_the_reason_is_given() -> None:
     members = ModuleMembers([torch.nn.Identity()], input_shape=(3,))
     engine = choose_engine(members)
-    assert engine.name == "dense" and "own modules" in engine.reason and choose_engine(members, "dense").reason == ""
+    assert (
+        engine.name == "dense"
+        and "own modules" in engine.reason
+        and choose_engine(members, "dense").reason == ""
+    )
     for name in ("event-driven", "fused"):
         with pytest.raises(ag.InputError, match="own modules run on the dense engine"):
             choose_engine(members, name)
@@ -55,7 +69,9 @@ def test_a_posterior_runs_on_fresh_members() -> None:
     engine = choose_engine(posterior)
     assert engine.name == "dense-fresh" and "drawn for each input" in engine.reason
     inputs = np.ones((1, 20, *SMALL.input_shape), bool)
-    first, again, other = (run_to_end(choose_engine(posterior, seed=seed), inputs) for seed in (0, 0, 1))
+    first, again, other = (
+        run_to_end(choose_engine(posterior, seed=seed), inputs) for seed in (0, 0, 1)
+    )
     assert np.array_equal(first, again) and not np.array_equal(first, other)
     with pytest.raises(ag.InputError, match="a posterior runs on dense-fresh"):
         choose_engine(posterior, "dense")
@@ -98,9 +114,15 @@ def test_what_is_not_a_network_is_refused() -> None:
 def test_an_engine_says_what_it_is() -> None:
     assert repr(choose_engine(SMALL, "dense")) == "Dense(name='dense', members=2, output='spikes')"
     posterior = Posterior(SMALL.config, torch.Generator().manual_seed(0))
-    assert repr(choose_engine(posterior)) == "FreshMembers(name='dense-fresh', members=2, output='spikes')"
+    assert (
+        repr(choose_engine(posterior))
+        == "FreshMembers(name='dense-fresh', members=2, output='spikes')"
+    )
     if NUMBA:
-        assert repr(choose_engine(SMALL, "event-driven-int8")) == "EventDriven(name='event-driven-int8', members=2, output='spikes')"
+        assert (
+            repr(choose_engine(SMALL, "event-driven-int8"))
+            == "EventDriven(name='event-driven-int8', members=2, output='spikes')"
+        )
 
 
 def test_the_lightest_engine_decides_as_float32_does() -> None:
@@ -108,13 +130,20 @@ def test_the_lightest_engine_decides_as_float32_does() -> None:
     pytest.importorskip("numba", reason="the event-driven engine needs numba")
     rng = np.random.default_rng(0)
     inputs, labels = rng.random((60, 12, 4)) < 0.3, rng.integers(3, size=60)
-    exact = SpikingNetwork(FullyConnected((4,), 3, 2, (5,), Neuron(threshold=0.3)), torch.Generator().manual_seed(1), deviation=0.6)
+    exact = SpikingNetwork(
+        FullyConnected((4,), 3, 2, (5,), Neuron(threshold=0.3)),
+        torch.Generator().manual_seed(1),
+        deviation=0.6,
+    )
     weights = [value for name, value in exact.named_parameters() if name.endswith("weight")]
     with torch.no_grad():
         for weight in weights:
             weight.copy_((weight * 64).round().clamp(-127, 127) / 64)
             weight[:, 0] = 127 / 64  # the greatest of every output: then the unit of int8 is 1/64
-    settings, scores = ag.AgreeStop(0.5, range(1, 13), 2), score(choose_engine(exact, "event-driven"), inputs, labels)
+    settings, scores = (
+        ag.AgreeStop(0.5, range(1, 13), 2),
+        score(choose_engine(exact, "event-driven"), inputs, labels),
+    )
     calibrated, bare = settings.calibrate(scores), settings.calibrate(scores.log_confidence, labels)
     assert lightest_engine(exact, calibrated, inputs).name == "event-driven-int8"
     assert lightest_engine(exact, bare, inputs).name == "event-driven-int8"
@@ -125,5 +154,10 @@ def test_the_lightest_engine_decides_as_float32_does() -> None:
     with pytest.raises(ag.InputError, match="calibrate it again, on rows"):
         lightest_engine(exact, replace(calibrated, rows=None), inputs)
     with torch.no_grad():
-        weights[0].add_(torch.rand(weights[0].shape, generator=torch.Generator().manual_seed(2)) / 2)
-    assert lightest_engine(exact, calibrated, np.concatenate([inputs, many])).name != "event-driven-int8"
+        weights[0].add_(
+            torch.rand(weights[0].shape, generator=torch.Generator().manual_seed(2)) / 2
+        )
+    assert (
+        lightest_engine(exact, calibrated, np.concatenate([inputs, many])).name
+        != "event-driven-int8"
+    )

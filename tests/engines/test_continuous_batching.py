@@ -1,4 +1,6 @@
-"""The fused engine on a GPU, or with Triton's interpreter: continuous batching decides as the rule does on scores to the end."""
+"""The fused engine on a GPU, or with Triton's interpreter: continuous batching decides as the rule
+does on scores to the end.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.decide.strategies import at_kth_values
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-KERNELS = pytest.mark.skipif(not TRITON_AVAILABLE, reason="there are no kernels for GPUs, or Triton is not installed")
+KERNELS = pytest.mark.skipif(
+    not TRITON_AVAILABLE, reason="there are no kernels for GPUs, or Triton is not installed"
+)
 
 
 def fused(real: bool = False) -> Fused:
@@ -45,9 +49,12 @@ def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float) -> None:
     engine, every = fused(), tuple(range(1, 21))
     (known, labels), (inputs, _) = events(60, 0), events(9, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
-    rule = ag.AgreeStop(0.35, checkpoints, 2, fill, ag.TopMass(ag.MergeConfidence(r)))  # the network is untrained
+    # the network is untrained
+    rule = ag.AgreeStop(0.35, checkpoints, 2, fill, ag.TopMass(ag.MergeConfidence(r)))
     calibrated = rule.calibrate(scores, labels, every)
-    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)), every)
+    expected = calibrated.decide(
+        ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)), every
+    )
     assert len(np.unique(expected.stop_index)) > 1
     for chunk in (None, 7):
         run = decide_early(engine, calibrated, inputs, RunOptions(batch_size=5, chunk=chunk))
@@ -56,14 +63,18 @@ def test_the_fused_engine_decides_as_the_rule_on_its_scores(r: float) -> None:
 
 
 @KERNELS
-def test_spikes_that_are_computed_as_bits_are_decided_on_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spikes_that_are_computed_as_bits_are_decided_on_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """On a GPU, booleans always are."""
     engine, (known, labels), (inputs, _) = fused(), events(60, 0), events(9, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
     calibrated = ag.AgreeStop(0.35, tuple(range(1, 21)), 2).calibrate(scores, labels)
     expected = decide_early(engine, calibrated, inputs, RunOptions(batch_size=5))
     monkeypatch.setattr(batching, "frames_dtype", lambda inputs, device: torch.float16)
-    found = decide_early(fused(), calibrated, ag.events.Events.from_dense(inputs), RunOptions(batch_size=5))
+    found = decide_early(
+        fused(), calibrated, ag.events.Events.from_dense(inputs), RunOptions(batch_size=5)
+    )
     np.testing.assert_array_equal(found.decisions.stop_index, expected.decisions.stop_index)
     np.testing.assert_array_equal(found.decisions.sets, expected.decisions.sets)
     np.testing.assert_array_equal(found.computed, expected.computed)
@@ -71,13 +82,17 @@ def test_spikes_that_are_computed_as_bits_are_decided_on_alike(monkeypatch: pyte
 
 @KERNELS
 @pytest.mark.parametrize("fill", (False, True))
-def test_the_rule_makes_every_decision_and_judges_few_rows_twice(fill: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rule_makes_every_decision_and_judges_few_rows_twice(
+    fill: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some of its answers have fewer classes than allowed."""
     engine, every = fused(), tuple(range(1, 21))
     (known, labels), (inputs, _) = events(60, 0), events(24, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1))
     calibrated = ag.AgreeStop(0.35, every, 3, fill).calibrate(scores, labels)
-    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)))
+    expected = calibrated.decide(
+        ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1))
+    )
     judged, step = [], ag.CalibratedRule.step
 
     def count(rule: ag.CalibratedRule, index: Any, log_confidence: Any, state: Any) -> Any:
@@ -97,7 +112,9 @@ def test_the_rule_makes_every_decision_and_judges_few_rows_twice(fill: bool, mon
 def test_rows_that_the_rule_does_not_stop_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, every = fused(), tuple(range(1, 21))
     (known, labels), (inputs, _) = events(60, 0), events(5, 1)
-    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(
+        ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels
+    )
     strict = decide_early(engine, calibrated, inputs, RunOptions(4))
     monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.KERNEL_SLACK", 0.2)
     lax = decide_early(fused(), calibrated, inputs, RunOptions(4))
@@ -114,23 +131,37 @@ def test_inputs_run_to_the_end_of_the_chunk_they_stop_in(chunk: int | None, slot
     (known, labels), (inputs, _) = events(60, 0), events(11, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(19), axis=1))
     calibrated = ag.AgreeStop(0.35, every, 2).calibrate(scores, labels)
-    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(19), axis=1)))
+    expected = calibrated.decide(
+        ag.log_confidence(np.cumsum(engine.begin(inputs).advance(19), axis=1))
+    )
     run = decide_early(engine, calibrated, inputs[:, :19], RunOptions(slots, chunk))
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
     np.testing.assert_array_equal(run.decisions.sets, expected.sets)
     steps = chunk or 16  # the length of a segment
-    np.testing.assert_array_equal(run.computed, np.minimum(-(-(expected.stop_index + 1) // steps) * steps, 19))
+    np.testing.assert_array_equal(
+        run.computed, np.minimum(-(-(expected.stop_index + 1) // steps) * steps, 19)
+    )
 
 
 @KERNELS
 @pytest.mark.parametrize("values", (False, True))
-def test_events_are_decided_as_their_dense_form(values: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_decided_as_their_dense_form(
+    values: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Events arrive in pieces, in blocks of rows, and with values."""
     engine, every = fused(real=values), tuple(range(1, 21))
     (known, labels), (inputs, _) = events(60, 0), events(9, 1)
-    given = inputs * np.random.default_rng(2).choice([0.5, 1.5], inputs.shape).astype(np.float32) if values else inputs
-    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
-    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(given).advance(20), axis=1)))
+    given = (
+        inputs * np.random.default_rng(2).choice([0.5, 1.5], inputs.shape).astype(np.float32)
+        if values
+        else inputs
+    )
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(
+        ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels
+    )
+    expected = calibrated.decide(
+        ag.log_confidence(np.cumsum(engine.begin(given).advance(20), axis=1))
+    )
     assert len(np.unique(expected.stop_index)) > 2
     monkeypatch.setattr("agreestop.engines.gpu.device_inputs.PIECE", 1000)
     for block in (1000,) if values else (1 << 31, 1000):
@@ -149,7 +180,11 @@ def test_events_are_decided_as_their_dense_form(values: bool, monkeypatch: pytes
 def deep_network(kind: str) -> SpikingNetwork:
     """Two members, with statistics that make most layers spike."""
     shape = (2, 9, 10)
-    config = Convolutional(shape, 3, 2, (5, 4), (6,)) if kind == "convolutional" else ResNet18(shape, 3, 2, 3, timed=3 * (kind == "timed"))
+    config = (
+        Convolutional(shape, 3, 2, (5, 4), (6,))
+        if kind == "convolutional"
+        else ResNet18(shape, 3, 2, 3, timed=3 * (kind == "timed"))
+    )
     network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6).eval()
     chance = torch.Generator().manual_seed(3)
     for module in network.modules():
@@ -163,14 +198,21 @@ def deep_network(kind: str) -> SpikingNetwork:
 @KERNELS
 @pytest.mark.slow  # minutes in Triton's interpreter
 @pytest.mark.parametrize("kind", ("convolutional", "resnet", "timed"))
-def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Slots are reused, so inputs are at different steps; odd sizes are pooled; an image is held.
 
-    Convolutions must not round to TF32: two libraries' convolutions would then differ so much that spikes do.
+    Convolutions must not round to TF32: two libraries' convolutions would then differ so much that
+    spikes do.
     """
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     network = deep_network(kind)
-    engine, reference, rng = Fused(network, DEVICE), Dense(network, DEVICE), np.random.default_rng(0)
+    engine, reference, rng = (
+        Fused(network, DEVICE),
+        Dense(network, DEVICE),
+        np.random.default_rng(0),
+    )
     inputs = rng.random((12, 12, 2, 9, 10)) < 0.3
     expected, run = reference.begin(inputs[:5]).advance(12), engine.begin(inputs[:5])
     assert 0.02 < expected.mean() < 0.98
@@ -178,10 +220,13 @@ def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str
     run.keep(np.array([True, False, True, True, False]))
     np.testing.assert_array_equal(run.advance(7), expected[[0, 2, 3], 5:])
     images = rng.random((6, 1, 2, 9, 10), dtype=np.float32)
-    np.testing.assert_array_equal(engine.begin(images).advance(18), reference.begin(images).advance(18))
+    np.testing.assert_array_equal(
+        engine.begin(images).advance(18), reference.begin(images).advance(18)
+    )
     scores = ag.log_confidence(np.cumsum(engine.begin(inputs).advance(12), axis=1))
     found = scores[:, -1].mean(axis=1).argmax(axis=1)
-    labels = np.where(np.arange(12) % 3 == 0, (found + 1) % 3, found)  # the members miss a third of them, so some inputs stop early
+    # the members miss a third of them, so some inputs stop early
+    labels = np.where(np.arange(12) % 3 == 0, (found + 1) % 3, found)
     calibrated = ag.AgreeStop(0.75, tuple(range(1, 13)), 1).calibrate(scores, labels)
     decisions = calibrated.decide(scores)
     assert len(np.unique(decisions.stop_index)) > 1
@@ -191,7 +236,9 @@ def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str
         np.testing.assert_array_equal(early.decisions.sets, decisions.sets)
         assert (early.computed >= np.minimum(2 * (decisions.stop_index // 2 + 1), 12)).all()
     held = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(images).advance(12), axis=1)))
-    np.testing.assert_array_equal(decide_early(engine, calibrated, images, RunOptions(5, steps=12)).decisions.sets, held.sets)
+    np.testing.assert_array_equal(
+        decide_early(engine, calibrated, images, RunOptions(5, steps=12)).decisions.sets, held.sets
+    )
     run = engine.begin(inputs)
     run.advance(1)
     with pytest.raises(ag.InputError, match="counted from the first step"):
@@ -199,30 +246,51 @@ def test_deep_members_spike_as_on_the_dense_engine_and_decide_in_slots(kind: str
 
 
 @KERNELS
-@pytest.mark.parametrize("kind", (pytest.param("convolutional", marks=pytest.mark.slow), "fully-connected"))
-def test_the_first_members_of_a_schedule_run_in_slots_and_the_others_only_where_these_do_not_decide(kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", (pytest.param("convolutional", marks=pytest.mark.slow), "fully-connected")
+)
+def test_the_first_members_of_a_schedule_run_in_slots_and_the_others_only_where_these_do_not_decide(
+    kind: str,
+) -> None:
     neuron, generator = Neuron(threshold=0.4), torch.Generator().manual_seed(1)
-    config: Any = Convolutional((2, 4, 4), 3, 3, (4,), (6,), neuron) if kind == "convolutional" else FullyConnected((2, 4, 4), 3, 3, (6,))
+    config: Any = (
+        Convolutional((2, 4, 4), 3, 3, (4,), (6,), neuron)
+        if kind == "convolutional"
+        else FullyConnected((2, 4, 4), 3, 3, (6,))
+    )
     network = SpikingNetwork(config, generator, None if kind == "convolutional" else 0.4).eval()
     engine, rng = Fused(network, DEVICE), np.random.default_rng(0)
     inputs = rng.random((14, 8, 2, 4, 4)) < 0.4
     every = tuple(range(1, 9))
-    scores = ag.Scores(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(8), axis=1)), None, every)
+    scores = ag.Scores(
+        ag.log_confidence(np.cumsum(engine.begin(inputs).advance(8), axis=1)), None, every
+    )
     schedule = ag.Schedule([*((time, 1) for time in every[:6]), (6, 2), (7, 3), (8, 3)])
-    offsets = np.array([0.05, 0.1, -0.1, -np.inf, 0.05, 0.1, 0.0, -3.0, 0.2])  # those of later looks would stop other inputs
+    # those of later looks would stop other inputs
+    offsets = np.array([0.05, 0.1, -0.1, -np.inf, 0.05, 0.1, 0.0, -3.0, 0.2])
     risk = ag.ShapedRisk(ag.TopMass(), offsets, schedule)
     calibrated = ag.AgreeStop(0.6, schedule, 1, risk=risk).calibrate(scores, "final")
     expected = calibrated.decide(scores)
     few = expected.stop_members == 1
-    assert 2 <= few.sum() <= 12 and len(np.unique(expected.stop_index[few])) > 1 and len(np.unique(expected.stop_members)) == 3
+    assert (
+        2 <= few.sum() <= 12
+        and len(np.unique(expected.stop_index[few])) > 1
+        and len(np.unique(expected.stop_members)) == 3
+    )
     for given, chunk in ((inputs, None), (ag.events.Events.from_dense(inputs), 3), (inputs, 8)):
         early = decide_early(engine, calibrated, given, RunOptions(batch_size=5, chunk=chunk))
         np.testing.assert_array_equal(early.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(early.decisions.sets, expected.sets)
         np.testing.assert_array_equal(early.decisions.best, expected.best)
         assert (early.work[few] == early.computed[few]).all() and (early.computed[few] <= 6).all()
-        assert chunk is None or (early.computed[few] == np.minimum(-(-expected.stop_time[few] // chunk) * chunk, 6)).all()
-        # The others ran 6 steps with one member in slots, and from the first step again with the members that joined.
+        assert (
+            chunk is None
+            or (
+                early.computed[few] == np.minimum(-(-expected.stop_time[few] // chunk) * chunk, 6)
+            ).all()
+        )
+        # The others ran 6 steps with one member in slots, and from the first step again with the
+        # members that joined.
         assert (early.computed[~few] <= 8).all() and (early.work[~few] >= 6 + 2 * 6).all()
     joins_at_once = ag.Schedule([(1, 1), *((time, 3) for time in every)])
     assert not prefilter_of(ag.AgreeStop(0.6, joins_at_once, 1).calibrate(scores, "final")).fits_gpu
@@ -241,21 +309,41 @@ def test_a_long_chunk_ends_where_it_should_and_slots_are_reused() -> None:
     (known, labels), (inputs, _) = events(60, 0), events(5, 1)
     scores = ag.log_confidence(np.cumsum(engine.begin(known).advance(40), axis=1))
     calibrated = ag.AgreeStop(0.35, every, 2).calibrate(scores, labels)
-    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(40), axis=1)))
+    expected = calibrated.decide(
+        ag.log_confidence(np.cumsum(engine.begin(inputs).advance(40), axis=1))
+    )
     for order in (slice(None), slice(None, None, -1)):  # the second order has negative strides
         run = decide_early(engine, calibrated, inputs[order], RunOptions(4, 20))
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index[order])
-        np.testing.assert_array_equal(run.computed, np.where(expected.stop_index[order] < 20, 20, 40))
+        np.testing.assert_array_equal(
+            run.computed, np.where(expected.stop_index[order] < 20, 20, 40)
+        )
 
 
 @KERNELS
-@pytest.mark.parametrize("chunk", (None, 6, pytest.param(20, marks=pytest.mark.slow), pytest.param(10007, marks=pytest.mark.slow)))
-def test_no_more_are_computed_together_than_allowed(chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of two groups has half of the slots. Where a segment reaches the end, each has all slots and waits for the other."""
+@pytest.mark.parametrize(
+    "chunk",
+    (
+        None,
+        6,
+        pytest.param(20, marks=pytest.mark.slow),
+        pytest.param(10007, marks=pytest.mark.slow),
+    ),
+)
+def test_no_more_are_computed_together_than_allowed(
+    chunk: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two groups has half of the slots. Where a segment reaches the end, each has all slots
+    and waits for the other.
+    """
     engine, every = fused(), tuple(range(1, 21))
     (known, labels), (inputs, _) = events(60, 0), events(9, 1)
-    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
-    expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)))
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(
+        ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels
+    )
+    expected = calibrated.decide(
+        ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1))
+    )
     computed: dict[object, int] = {}
     waited, taken = [], []
     start, finish = batching._SlotGroup.start, batching._SlotGroup.finish
@@ -274,7 +362,8 @@ def test_no_more_are_computed_together_than_allowed(chunk: int | None, monkeypat
 
     monkeypatch.setattr(batching._SlotGroup, "start", starting)
     monkeypatch.setattr(batching._SlotGroup, "finish", finishing)
-    monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.KERNEL_SLACK", 0.1)  # some inputs run again
+    # some inputs run again
+    monkeypatch.setattr("agreestop.engines.gpu.continuous_batching.KERNEL_SLACK", 0.1)
     run = decide_early(fused(), calibrated, inputs, RunOptions(4, chunk))
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
     np.testing.assert_array_equal(run.decisions.sets, expected.sets)
@@ -285,7 +374,9 @@ def test_no_more_are_computed_together_than_allowed(chunk: int | None, monkeypat
 
 @KERNELS
 def test_later_training_does_not_change_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither its scores nor its decisions. Decisions are also the same where memory is too small for continuous batching."""
+    """Neither its scores nor its decisions. Decisions are also the same where memory is too small
+    for continuous batching.
+    """
     config = FullyConnected((2, 3, 3), 5, 3, (20,), Neuron(threshold=0.3))
     network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6)
     engine, every = Fused(network, DEVICE), tuple(range(1, 21))
@@ -295,9 +386,13 @@ def test_later_training_does_not_change_an_engine(monkeypatch: pytest.MonkeyPatc
         for value in network.parameters():
             value.mul_(-1)
     np.testing.assert_array_equal(engine.begin(inputs).advance(20), before)
-    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels)
+    calibrated = ag.AgreeStop(0.35, every, 2).calibrate(
+        ag.log_confidence(np.cumsum(engine.begin(known).advance(20), axis=1)), labels
+    )
     expected = calibrated.decide(ag.log_confidence(np.cumsum(before, axis=1)))
-    np.testing.assert_array_equal(decide_early(engine, calibrated, inputs).decisions.sets, expected.sets)
+    np.testing.assert_array_equal(
+        decide_early(engine, calibrated, inputs).decisions.sets, expected.sets
+    )
 
     def full(*given: object) -> object:
         raise RuntimeError("CUDA out of memory")
@@ -314,7 +409,9 @@ def test_live_inputs_are_independent_and_slots_are_reused() -> None:
     first, second = engine.live(), engine.live()
     for step in range(12):
         for row, live in enumerate((first, second)):
-            np.testing.assert_array_equal(live.push(np.flatnonzero(inputs[row, step])), counts[row, step])
+            np.testing.assert_array_equal(
+                live.push(np.flatnonzero(inputs[row, step])), counts[row, step]
+            )
     del first, live
     third = engine.live()
     for step in range(12):
@@ -352,19 +449,32 @@ def test_an_engine_takes_inputs_of_several_dtypes() -> None:
     engine, (inputs, _) = fused(real=True), events(6, 5)
     engine.begin(inputs).advance(40)
     real = inputs * np.random.default_rng(6).random(inputs.shape, dtype=np.float32)
-    np.testing.assert_array_equal(engine.begin(real).advance(40), fused(real=True).begin(real).advance(40))
-    np.testing.assert_array_equal(engine.begin(inputs).advance(40), fused(real=True).begin(inputs).advance(40))
+    np.testing.assert_array_equal(
+        engine.begin(real).advance(40), fused(real=True).begin(real).advance(40)
+    )
+    np.testing.assert_array_equal(
+        engine.begin(inputs).advance(40), fused(real=True).begin(inputs).advance(40)
+    )
 
 
 @pytest.mark.parametrize("convolutional", (False, pytest.param(True, marks=KERNELS)))
 def test_operations_are_counted_as_on_the_dense_engine(convolutional: bool) -> None:
-    config = Convolutional((2, 5, 4), 3, 2, (5,), (6,)) if convolutional else FullyConnected((2, 5, 4), 3, 2, (9,), Neuron(threshold=0.3))
+    config = (
+        Convolutional((2, 5, 4), 3, 2, (5,), (6,))
+        if convolutional
+        else FullyConnected((2, 5, 4), 3, 2, (9,), Neuron(threshold=0.3))
+    )
     network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6).eval()
     inputs = np.random.default_rng(0).random((5, 30, 2, 5, 4)) < 0.2
-    fused_run, dense_run = run_counted(Fused(network, DEVICE), inputs), run_counted(Dense(network), inputs)
+    fused_run, dense_run = (
+        run_counted(Fused(network, DEVICE), inputs),
+        run_counted(Dense(network), inputs),
+    )
     np.testing.assert_array_equal(fused_run.spikes, dense_run.spikes)
     for name in ("emitted", "accumulates", "multiplies"):
-        np.testing.assert_array_equal(getattr(fused_run.operations, name), getattr(dense_run.operations, name))
+        np.testing.assert_array_equal(
+            getattr(fused_run.operations, name), getattr(dense_run.operations, name)
+        )
 
 
 def test_a_live_slot_takes_frames() -> None:
@@ -384,7 +494,9 @@ def test_a_live_slot_takes_frames() -> None:
 
 @KERNELS
 def test_inputs_that_tie_with_the_threshold_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one member, many inputs have the very risk that the threshold is at, and do not stop there."""
+    """With one member, many inputs have the very risk that the threshold is at, and do not stop
+    there.
+    """
     config = FullyConnected((2, 3, 3), 5, 1, (20,), Neuron(threshold=0.3))
     network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=0.6)
     (known, _), (inputs, _) = events(60, 0), events(24, 1)
@@ -394,7 +506,9 @@ def test_inputs_that_tie_with_the_threshold_run_once(monkeypatch: pytest.MonkeyP
     for looks in (1, batching.LOOKS):
         monkeypatch.setattr(batching, "LOOKS", looks)
         engine = Fused(network, DEVICE)
-        expected = calibrated.decide(ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1)))
+        expected = calibrated.decide(
+            ag.log_confidence(np.cumsum(engine.begin(inputs).advance(20), axis=1))
+        )
         run = decide_early(engine, calibrated, inputs)
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)

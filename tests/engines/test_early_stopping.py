@@ -1,4 +1,6 @@
-"""An early decision ends the work, and is the decision that scores computed to the end would give."""
+"""An early decision ends the work, and is the decision that scores computed to the end
+would give.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,28 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.common import Booleans, Integers
-from agreestop.engines import Dense, Engine, FreshMembers, LiveSession, RunOptions, decide_early, run_to_end, score
+from agreestop.engines import (
+    Dense,
+    Engine,
+    FreshMembers,
+    LiveSession,
+    RunOptions,
+    decide_early,
+    run_to_end,
+    score,
+)
 from agreestop.engines.early_stopping import measure_saving, run_counted
 from agreestop.engines.protocol import CHUNK_STEPS, CountingPass
 from agreestop.events import Events, load_events
-from agreestop.networks import Architecture, Convolutional, FullyConnected, ModuleMembers, Neuron, Posterior, SpikingNetwork
+from agreestop.networks import (
+    Architecture,
+    Convolutional,
+    FullyConnected,
+    ModuleMembers,
+    Neuron,
+    Posterior,
+    SpikingNetwork,
+)
 from tests.decide.strategies import at_kth_values
 
 STEPS, MEMBERS, CLASSES = 24, 3, 4
@@ -35,7 +54,10 @@ def event_driven(network: SpikingNetwork) -> Engine:
     return EventDriven(network)
 
 
-ENGINES: dict[str, Callable[[SpikingNetwork], Engine]] = {"dense": Dense, "event-driven": event_driven}
+ENGINES: dict[str, Callable[[SpikingNetwork], Engine]] = {
+    "dense": Dense,
+    "event-driven": event_driven,
+}
 
 
 def network(kind: str) -> SpikingNetwork:
@@ -78,12 +100,15 @@ def test_early_decisions_are_those_of_the_full_scores(label: str, name: str, kin
     known, truth = some_inputs(60)
     calibrated = RULES[label].calibrate(scores_to_the_end(engine, known), truth, EVERY)
     if kind == "convolutional" and label in ("stop-aware", "simultaneous", "AgreeStop"):
-        calibrated = at_kth_values(calibrated)  # its risks differ by less than rounding, so thresholds in gaps stop nothing
+        # its risks differ by less than rounding, so thresholds in gaps stop nothing
+        calibrated = at_kth_values(calibrated)
     inputs, _ = some_inputs(50, 1)
     expected = calibrated.decide(scores_to_the_end(engine, inputs), EVERY, first=0)
     assert len(np.unique(expected.stop_index)) > 1
     for chunk in (1, 5, STEPS):
-        run = decide_early(engine, calibrated, inputs, RunOptions(batch_size=17, chunk=chunk, first=0))
+        run = decide_early(
+            engine, calibrated, inputs, RunOptions(batch_size=17, chunk=chunk, first=0)
+        )
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)
         assert (run.computed >= expected.stop_time).all()
@@ -96,7 +121,10 @@ def test_inputs_may_have_negative_strides(name: str) -> None:
     engine = ENGINES[name](network("fully-connected"))
     inputs, _ = some_inputs(3)
     for some in (inputs, inputs[:1], inputs[:, :1]):
-        np.testing.assert_array_equal(engine.begin(some[::-1, ::-1]).advance(1), engine.begin(some[::-1, ::-1].copy()).advance(1))
+        np.testing.assert_array_equal(
+            engine.begin(some[::-1, ::-1]).advance(1),
+            engine.begin(some[::-1, ::-1].copy()).advance(1),
+        )
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -143,7 +171,15 @@ def test_wrong_rules_inputs_and_weights_are_refused() -> None:
     with pytest.raises(ag.InputError, match="the inputs have 10"):
         decide_early(engine, rule, inputs[:, :10])
     with pytest.raises(ag.InputError, match="was calibrated with 3"):
-        decide_early(Dense(SpikingNetwork(FullyConnected((2, 4, 4), CLASSES, 2, (3,)), torch.Generator().manual_seed(0))), rule, inputs)
+        decide_early(
+            Dense(
+                SpikingNetwork(
+                    FullyConnected((2, 4, 4), CLASSES, 2, (3,)), torch.Generator().manual_seed(0)
+                )
+            ),
+            rule,
+            inputs,
+        )
     with pytest.raises(ag.InputError, match="what these members take"):
         engine.begin(inputs[:, :, :1])
     with pytest.raises(ag.InputError, match="numbered 0 to 31"):
@@ -158,10 +194,15 @@ def test_wrong_rules_inputs_and_weights_are_refused() -> None:
 def test_another_engine_than_calibrated_with_is_refused_unless_allowed() -> None:
     engine = Dense(network("fully-connected"))
     inputs, labels = some_inputs(40)
-    calibrated = replace(RULES["AgreeStop"].calibrate(scores_to_the_end(engine, inputs), labels), engine="event-driven")
+    calibrated = replace(
+        RULES["AgreeStop"].calibrate(scores_to_the_end(engine, inputs), labels),
+        engine="event-driven",
+    )
     with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven"):
         decide_early(engine, calibrated, inputs)
-    assert len(decide_early(engine, calibrated, inputs, RunOptions(any_engine=True)).decisions) == 40
+    assert (
+        len(decide_early(engine, calibrated, inputs, RunOptions(any_engine=True)).decisions) == 40
+    )
 
 
 def test_the_time_that_early_stopping_saves_is_measured() -> None:
@@ -179,7 +220,13 @@ class Small:
 
     def __init__(self, most: int) -> None:
         self._dense, self._most = Dense(network("fully-connected")), most
-        self.name, self.members, self.classes, self.output, self.reason = "dense", MEMBERS, CLASSES, "spikes", ""
+        self.name, self.members, self.classes, self.output, self.reason = (
+            "dense",
+            MEMBERS,
+            CLASSES,
+            "spikes",
+            "",
+        )
         self.copies_weights = False
 
     def chunk_steps(self, rows: int) -> int:
@@ -202,7 +249,9 @@ def test_batches_are_halved_where_memory_is_too_small_with_a_warning() -> None:
         run = decide_early(Small(8), calibrated, inputs)
     np.testing.assert_array_equal(run.decisions.sets, calibrated.decide(whole).sets)
     with pytest.warns(UserWarning, match="run 1 at a time"):
-        np.testing.assert_array_equal(ag.log_confidence(np.cumsum(run_to_end(Small(1), inputs), axis=1)), whole)
+        np.testing.assert_array_equal(
+            ag.log_confidence(np.cumsum(run_to_end(Small(1), inputs), axis=1)), whole
+        )
     with pytest.raises(ag.InputError, match="memory is too small for 3 members"):
         run_to_end(Small(0), inputs)
 
@@ -212,20 +261,38 @@ def test_rows_that_a_rule_was_tuned_on_are_recognised_and_class_names_are_kept()
     tuning, tuning_labels = some_inputs(40, 5)
     known, labels = some_inputs(40)
     risk = ag.TopMass.fit(score(engine, tuning, tuning_labels))
-    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=risk).calibrate(score(engine, known, labels, names, options=RunOptions(digest="abc")))
-    assert (calibrated.engine, calibrated.ensemble_digest, calibrated.class_names) == ("dense", "abc", names)
+    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=risk).calibrate(
+        score(engine, known, labels, names, options=RunOptions(digest="abc"))
+    )
+    assert (calibrated.engine, calibrated.ensemble_digest, calibrated.class_names) == (
+        "dense",
+        "abc",
+        names,
+    )
     new, _ = some_inputs(10, 1)
     fresh = decide_early(engine, calibrated, new).decisions
     assert fresh.reuse == "" and set(fresh[0].names or ()) <= set(names)
-    for reused in (np.concatenate([new, tuning[3:4]]), Events.from_dense(np.concatenate([new, tuning[3:4]]))):
+    for reused in (
+        np.concatenate([new, tuning[3:4]]),
+        Events.from_dense(np.concatenate([new, tuning[3:4]])),
+    ):
         decisions = decide_early(engine, calibrated, reused).decisions
         assert "1 of the 11" in decisions.reuse
         with pytest.raises(ag.InputError, match="tuning"):
             ag.evaluate(decisions, np.zeros(11, np.int64))
     with pytest.raises(ag.InputError, match="ensemble abc"):
         decide_early(engine, calibrated, new, RunOptions(digest="def"))
-    assert len(decide_early(engine, calibrated, new, RunOptions(digest="def", any_members=True)).decisions) == 10
-    swapped, few = (Events.from_dense(new, classes=given) for given in ((*names[1::-1], *names[2:]), names[:3]))
+    assert (
+        len(
+            decide_early(
+                engine, calibrated, new, RunOptions(digest="def", any_members=True)
+            ).decisions
+        )
+        == 10
+    )
+    swapped, few = (
+        Events.from_dense(new, classes=given) for given in ((*names[1::-1], *names[2:]), names[:3])
+    )
     with pytest.raises(ag.InputError, match="class 'east' where the rule"):
         decide_early(engine, calibrated, swapped)
     for rule in (calibrated, replace(calibrated, class_names=None)):
@@ -243,17 +310,22 @@ def test_sparse_inputs_give_what_dense_inputs_give(name: str) -> None:
     assert sparse.labels is not None and sparse.ids is not None and dense.ids is not None
     np.testing.assert_array_equal(sparse.labels, labels)
     np.testing.assert_array_equal(sparse.ids, dense.ids)
-    assert sparse.classes == ("a", "b", "c", "d") and sparse.times == EVERY and sparse.engine == name
+    assert (
+        sparse.classes == ("a", "b", "c", "d") and sparse.times == EVERY and sparse.engine == name
+    )
     calibrated = RULES["AgreeStop"].calibrate(sparse)
     np.testing.assert_array_equal(
-        decide_early(engine, calibrated, events, RunOptions(7)).decisions.sets, decide_early(engine, calibrated, inputs).decisions.sets
+        decide_early(engine, calibrated, events, RunOptions(7)).decisions.sets,
+        decide_early(engine, calibrated, inputs).decisions.sets,
     )
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_inputs_may_have_one_axis_and_images_are_held(name: str) -> None:
     settings = FullyConnected((12,), CLASSES, MEMBERS, (9,), Neuron(threshold=0.3), real_input=True)
-    engine = ENGINES[name](SpikingNetwork(settings, torch.Generator().manual_seed(1), deviation=0.6).eval())
+    engine = ENGINES[name](
+        SpikingNetwork(settings, torch.Generator().manual_seed(1), deviation=0.6).eval()
+    )
     rng = np.random.default_rng(0)
     images, labels = rng.random((40, 1, 12), dtype=np.float32), rng.integers(CLASSES, size=40)
     held = score(engine, images, labels, options=RunOptions(steps=STEPS))
@@ -261,7 +333,8 @@ def test_inputs_may_have_one_axis_and_images_are_held(name: str) -> None:
     np.testing.assert_array_equal(held.log_confidence, repeated.log_confidence)
     calibrated = ag.AgreeStop(0.5, EVERY, 2).calibrate(held)
     np.testing.assert_array_equal(
-        decide_early(engine, calibrated, images, RunOptions(steps=STEPS)).decisions.stop_index, calibrated.decide(held).stop_index
+        decide_early(engine, calibrated, images, RunOptions(steps=STEPS)).decisions.stop_index,
+        calibrated.decide(held).stop_index,
     )
 
 
@@ -270,7 +343,11 @@ class Recurrent(torch.nn.Module):  # type: ignore[name-defined, misc]
 
     def __init__(self, spikes: bool) -> None:
         super().__init__()
-        self.inner, self.outer, self.spikes = torch.nn.GRUCell(32, 8), torch.nn.Linear(8, CLASSES), spikes
+        self.inner, self.outer, self.spikes = (
+            torch.nn.GRUCell(32, 8),
+            torch.nn.Linear(8, CLASSES),
+            spikes,
+        )
 
     def forward(self, x: Any, state: Any) -> Any:
         state = self.inner(x.flatten(1), state)
@@ -291,7 +368,12 @@ def test_own_modules_stop_early(label: str, output: str) -> None:
     inputs, labels = some_inputs(90)
     scores = score(engine, inputs, labels)
     outputs = run_to_end(engine, inputs)
-    assert outputs.dtype == (bool if output == "spikes" else np.float32) and outputs.shape == (90, STEPS, MEMBERS, CLASSES)
+    assert outputs.dtype == (bool if output == "spikes" else np.float32) and outputs.shape == (
+        90,
+        STEPS,
+        MEMBERS,
+        CLASSES,
+    )
     evidence = np.cumsum(outputs, axis=1) if output == "spikes" else outputs
     np.testing.assert_array_equal(scores.log_confidence, ag.log_confidence(evidence))
     calibrated = replace(RULES[label], target=0.5).calibrate(scores.rows(slice(0, 50)))  # type: ignore[type-var]
@@ -310,17 +392,25 @@ def test_draws_for_an_input_follow_from_its_number_alone() -> None:
     engine = FreshMembers(posterior, (3,))
     whole = run_to_end(engine, inputs)
     assert (whole[0] != whole[1]).any(), "all inputs were given the same members"
-    np.testing.assert_array_equal(run_to_end(engine, inputs, batch_size=4), whole)  # also: a second call draws the same
+    # also: a second call draws the same
+    np.testing.assert_array_equal(run_to_end(engine, inputs, batch_size=4), whole)
     np.testing.assert_array_equal(engine.begin(inputs[:1], first=4).advance(STEPS)[0], whole[4])
     some = engine.begin(inputs)
     some.keep(np.arange(6) % 2 == 1)
     np.testing.assert_array_equal(some.advance(STEPS), whole[1::2])
     run = run_counted(engine, inputs, batch_size=2)
     np.testing.assert_array_equal(run.spikes, whole)
-    np.testing.assert_array_equal(run.operations.emitted[4], run_counted(engine.draw(4), inputs[:1]).operations.emitted[0])
-    calibrated = ag.DCSNN(0.5, EVERY, 2).calibrate(ag.log_confidence(np.cumsum(whole, axis=1)), labels)
+    np.testing.assert_array_equal(
+        run.operations.emitted[4], run_counted(engine.draw(4), inputs[:1]).operations.emitted[0]
+    )
+    calibrated = ag.DCSNN(0.5, EVERY, 2).calibrate(
+        ag.log_confidence(np.cumsum(whole, axis=1)), labels
+    )
     expected = calibrated.decide(ag.log_confidence(np.cumsum(whole, axis=1)))
-    np.testing.assert_array_equal(decide_early(engine, calibrated, inputs, RunOptions(4, 5)).decisions.stop_index, expected.stop_index)
+    np.testing.assert_array_equal(
+        decide_early(engine, calibrated, inputs, RunOptions(4, 5)).decisions.stop_index,
+        expected.stop_index,
+    )
     for number in (0, 5):
         live = engine.live(number)
         counts = [live.push(frame=frame) for frame in inputs[0]]
@@ -342,7 +432,10 @@ def test_logits_that_are_not_finite_are_refused_by_every_verb() -> None:
             value = x.flatten(1)[:, :CLASSES].float()
             return value / 0 if time == 3 else value, time + 1
 
-    engine, inputs = Dense(ModuleMembers([Broken() for _ in range(MEMBERS)], input_shape=(2, 4, 4))), some_inputs(5)[0]
+    engine, inputs = (
+        Dense(ModuleMembers([Broken() for _ in range(MEMBERS)], input_shape=(2, 4, 4))),
+        some_inputs(5)[0],
+    )
     calibrated = calibrated_on(Dense(modules("logits")), "bonferroni")
     assert calibrated.checkpoints[0] > 4
     session = LiveSession(engine, calibrated)
@@ -351,7 +444,11 @@ def test_logits_that_are_not_finite_are_refused_by_every_verb() -> None:
         for frame in inputs[0]:
             session.push(frame=frame)
 
-    for verb in (lambda: decide_early(engine, calibrated, inputs), lambda: score(engine, inputs), live):
+    for verb in (
+        lambda: decide_early(engine, calibrated, inputs),
+        lambda: score(engine, inputs),
+        live,
+    ):
         with pytest.raises(ag.InputError, match="finite"):
             verb()
     assert session.time == 4
@@ -374,7 +471,9 @@ def test_real_values_are_refused_unless_the_network_takes_them(name: str) -> Non
     for real in (False, True):
         config = replace(CONFIGS["fully-connected"], real_input=real)
         if name in ENGINES:
-            engine = ENGINES[name](SpikingNetwork(config, torch.Generator().manual_seed(0), 0.4).eval())
+            engine = ENGINES[name](
+                SpikingNetwork(config, torch.Generator().manual_seed(0), 0.4).eval()
+            )
         else:
             engine = FreshMembers(Posterior(config, torch.Generator().manual_seed(0)).eval(), (0,))
         expected = run_to_end(engine, inputs)
@@ -397,9 +496,19 @@ def test_tensors_and_lists_are_inputs() -> None:
     expected = decide_early(engine, calibrated, inputs).decisions
     tensor = torch.from_numpy(inputs)
     given: Any
-    for given in (inputs.tolist(), tensor, tensor.bfloat16(), tensor.float().requires_grad_(), list(tensor)):
-        np.testing.assert_array_equal(decide_early(engine, calibrated, given).decisions.sets, expected.sets)
-        np.testing.assert_array_equal(engine.begin(given).advance(STEPS), engine.begin(inputs).advance(STEPS))
+    for given in (
+        inputs.tolist(),
+        tensor,
+        tensor.bfloat16(),
+        tensor.float().requires_grad_(),
+        list(tensor),
+    ):
+        np.testing.assert_array_equal(
+            decide_early(engine, calibrated, given).decisions.sets, expected.sets
+        )
+        np.testing.assert_array_equal(
+            engine.begin(given).advance(STEPS), engine.begin(inputs).advance(STEPS)
+        )
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "all"])
@@ -407,14 +516,19 @@ def test_counts_that_are_none_are_refused(wrong: Any) -> None:
     engine, inputs = Dense(network("fully-connected")), some_inputs(5)[0]
     calibrated = calibrated_on(engine)
     for name, verb in (
-        ("batch_size", lambda: decide_early(engine, calibrated, inputs, RunOptions(batch_size=wrong))),
+        (
+            "batch_size",
+            lambda: decide_early(engine, calibrated, inputs, RunOptions(batch_size=wrong)),
+        ),
         ("batch_size", lambda: score(engine, inputs, options=RunOptions(batch_size=wrong))),
         ("batch_size", lambda: run_to_end(engine, inputs, wrong)),
         ("chunk", lambda: decide_early(engine, calibrated, inputs, RunOptions(chunk=wrong))),
         ("steps", lambda: score(engine, inputs[:, :1], options=RunOptions(steps=wrong))),
         ("steps", lambda: decide_early(engine, calibrated, inputs[:, :1], RunOptions(steps=wrong))),
     ):
-        with pytest.raises(ag.InputError, match=f"{name} is {wrong!r}: give an integer of at least 1"):
+        with pytest.raises(
+            ag.InputError, match=f"{name} is {wrong!r}: give an integer of at least 1"
+        ):
             verb()
 
 
@@ -424,8 +538,12 @@ def test_inputs_of_one_step_are_held_as_images_and_it_is_said() -> None:
     expected = calibrated.decide(score(engine, images, options=RunOptions(steps=STEPS)))
     found = decide_early(engine, calibrated, images, RunOptions(steps=STEPS)).decisions
     np.testing.assert_array_equal(found.sets, expected.sets)
-    with pytest.warns(UserWarning, match=f"held for {STEPS}: give steps={STEPS} if they are images"):
-        np.testing.assert_array_equal(decide_early(engine, calibrated, images).decisions.sets, expected.sets)
+    with pytest.warns(
+        UserWarning, match=f"held for {STEPS}: give steps={STEPS} if they are images"
+    ):
+        np.testing.assert_array_equal(
+            decide_early(engine, calibrated, images).decisions.sets, expected.sets
+        )
     with pytest.raises(ag.InputError, match="last checkpoint is step 24"):
         decide_early(engine, calibrated, images, RunOptions(steps=10))
 
@@ -434,8 +552,13 @@ def test_a_rule_that_is_not_calibrated_is_refused() -> None:
     engine, inputs = Dense(network("fully-connected")), some_inputs(5)[0]
     wrong: Any
     for wrong in (RULES["AgreeStop"], None):
-        for verb in (lambda: decide_early(engine, wrong, inputs), lambda: LiveSession(engine, wrong)):  # noqa: B023
-            with pytest.raises(ag.InputError, match=f"of type {type(wrong).__name__}, which is not calibrated"):
+        for verb in (
+            lambda: decide_early(engine, wrong, inputs),  # noqa: B023
+            lambda: LiveSession(engine, wrong),  # noqa: B023
+        ):
+            with pytest.raises(
+                ag.InputError, match=f"of type {type(wrong).__name__}, which is not calibrated"
+            ):
                 verb()
 
 
@@ -470,20 +593,31 @@ def test_inputs_in_a_mapped_file_are_scored_without_a_warning(tmp_path: Path) ->
     np.testing.assert_array_equal(run_to_end(engine, mapped), run_to_end(engine, inputs))
 
 
-VALUES = {"spikes": (np.bool_, 2), "ones": (np.uint8, 2), "counts": (np.uint8, 5), "numbers": (np.float64, 5)}
+VALUES = {
+    "spikes": (np.bool_, 2),
+    "ones": (np.uint8, 2),
+    "counts": (np.uint8, 5),
+    "numbers": (np.float64, 5),
+}
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("held", [False, True])
-def test_the_event_driven_engine_takes_events_as_they_are(kind: str, values: str, held: bool) -> None:
-    """Spikes and operations are those of the dense form bit for bit, for rows in any order, in chunks, and while rows stop."""
+def test_the_event_driven_engine_takes_events_as_they_are(
+    kind: str, values: str, held: bool
+) -> None:
+    """Spikes and operations are those of the dense form bit for bit, for rows in any order, in
+    chunks, and while rows stop.
+    """
     dtype, largest = VALUES[values]
     rng = np.random.default_rng(2)
     shape = (9, 1 if held else STEPS, 2, 4, 4)
     x: Any = np.where(rng.random(shape) < 0.3, rng.integers(1, largest, shape), 0).astype(dtype)
     made = replace(cast(Any, CONFIGS[kind]), real_input=largest > 2)
-    engine = event_driven(SpikingNetwork(made, torch.Generator().manual_seed(3), deviation=0.5).eval())
+    engine = event_driven(
+        SpikingNetwork(made, torch.Generator().manual_seed(3), deviation=0.5).eval()
+    )
     order = [7, 0, 3, 3, 8, 1]
     events = Events.from_dense(x).rows(order)
     runs = [engine.begin(events), engine.begin(x[order])]
@@ -496,7 +630,9 @@ def test_the_event_driven_engine_takes_events_as_they_are(kind: str, values: str
             run.keep(np.arange(run.rows) % 3 != 1)
     assert dense.spikes.any() and dense.operations.emitted.any()
     empty = np.zeros_like(x[:2])
-    np.testing.assert_array_equal(engine.begin(Events.from_dense(empty)).advance(4), engine.begin(empty).advance(4))
+    np.testing.assert_array_equal(
+        engine.begin(Events.from_dense(empty)).advance(4), engine.begin(empty).advance(4)
+    )
 
 
 def test_events_that_members_cannot_take_are_refused() -> None:
@@ -513,4 +649,6 @@ def test_events_that_members_cannot_take_are_refused() -> None:
     large = np.full((1, 3, 2, 4, 4), 1e39)
     for inputs in (large, Events.from_dense(large)):
         with pytest.raises(ag.InputError, match="which float32 cannot hold"):
-            event_driven(SpikingNetwork(real, torch.Generator().manual_seed(3)).eval()).begin(inputs)
+            event_driven(SpikingNetwork(real, torch.Generator().manual_seed(3)).eval()).begin(
+                inputs
+            )

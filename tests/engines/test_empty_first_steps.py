@@ -1,4 +1,6 @@
-"""An own torch module on recordings that begin with an empty step: live decisions are those of the batch, and keep the promise."""
+"""An own torch module on recordings that begin with an empty step: live decisions are those of the
+batch, and keep the promise.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ RULES: dict[str, Any] = {
 
 
 class Own(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """A recurrent network; its logits after an empty step are the same for all inputs, up to the rounding of a batch."""
+    """A recurrent network; its logits after an empty step are the same for all inputs, up to the
+    rounding of a batch.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +76,9 @@ def test_live_decisions_are_those_of_the_batch(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_every_network_keeps_the_promise_live(name: str) -> None:
-    """24 networks: at least 0.8 less 0.03 on average, and none below 0.8 less 0.25, with 60 inputs and 200 examples each."""
+    """24 networks: at least 0.8 less 0.03 on average, and none below 0.8 less 0.25, with 60 inputs
+    and 200 examples each.
+    """
     found = [live_coverage(name, seed, 60) for seed in range(24)]
     assert np.mean(found) >= TARGET - 0.03
     assert min(found) >= TARGET - 0.25

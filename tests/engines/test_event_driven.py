@@ -1,4 +1,6 @@
-"""The event-driven engine against the dense one, and against itself: chunks, threads, dropped rows, batch and stream, precisions."""
+"""The event-driven engine against the dense one, and against itself: chunks, threads, dropped rows,
+batch and stream, precisions.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from agreestop.engines import Dense, EventDriven
 from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.event_driven.engine import PRECISIONS
 from agreestop.engines.protocol import EnsembleRun
-from agreestop.networks import Architecture, Convolutional, FullyConnected, Neuron, ResNet18, SpikingNetwork
+from agreestop.networks import (
+    Architecture,
+    Convolutional,
+    FullyConnected,
+    Neuron,
+    ResNet18,
+    SpikingNetwork,
+)
 from agreestop.networks.layers import SpikingLayer
 from tests.networks.plain import generator, refused
 
@@ -30,27 +39,41 @@ event_kernels = pytest.importorskip("agreestop.kernels.cpu.event_kernels")
 STEPS, ROWS = 40, 6
 CONFIGS: dict[str, tuple[Architecture, tuple[float, ...]]] = {
     "fully-connected": (FullyConnected((2, 9, 9), 5, members=3, hidden=(150,)), (3.5, 1.8)),
-    "two hidden layers": (FullyConnected((2, 9, 9), 5, members=2, hidden=(40, 70)), (3.2, 2.2, 1.5)),
-    "convolutional": (Convolutional((2, 11, 13), 5, members=2, channels=(6, 20), hidden=(24,), real_input=False), (4.2, 4.0, 2.5, 2.2)),
+    "two hidden layers": (
+        FullyConnected((2, 9, 9), 5, members=2, hidden=(40, 70)),
+        (3.2, 2.2, 1.5),
+    ),
+    "convolutional": (
+        Convolutional((2, 11, 13), 5, members=2, channels=(6, 20), hidden=(24,), real_input=False),
+        (4.2, 4.0, 2.5, 2.2),
+    ),
 }
 every_network = pytest.mark.parametrize("name", CONFIGS)
 
 
 def is_fused() -> bool:
-    """Whether PyTorch rounds once in addcmul, as it does on processors with a fused multiply-add."""
+    """Whether PyTorch rounds once in addcmul, as it does on processors with a fused
+    multiply-add.
+    """
     x = torch.full((64,), 1 + 2**-12)
     return bool((torch.addcmul(-(x * x), x, x) != 0).all())
 
 
-exactly = pytest.mark.skipif(not is_fused(), reason="PyTorch rounds twice here, and the engine once")
+exactly = pytest.mark.skipif(
+    not is_fused(), reason="PyTorch rounds twice here, and the engine once"
+)
 
 
 def layers_of(network: SpikingNetwork) -> list[SpikingLayer]:
     return [cast(SpikingLayer, layer) for layer in network.layers]
 
 
-def network_of(config: Architecture, gains: tuple[float, ...], unit: float | None = None, seed: int = 0) -> SpikingNetwork:
-    """A network in evaluation whose layers all spike; weights are multiples of `unit`, so that their sums are exact in any order."""
+def network_of(
+    config: Architecture, gains: tuple[float, ...], unit: float | None = None, seed: int = 0
+) -> SpikingNetwork:
+    """A network in evaluation whose layers all spike; weights are multiples of `unit`, so that
+    their sums are exact in any order.
+    """
     network, draws = SpikingNetwork(config, generator(seed)).eval(), generator(seed + 1)
     with torch.no_grad():
         for layer, gain in zip(layers_of(network), gains, strict=True):
@@ -69,11 +92,15 @@ def known(name: str, unit: float | None = None) -> SpikingNetwork:
     return network_of(*CONFIGS[name], unit=unit)
 
 
-def frames(network: SpikingNetwork, rows: int = ROWS, steps: int = STEPS, rate: float = 0.05, seed: int = 0) -> Booleans:
+def frames(
+    network: SpikingNetwork, rows: int = ROWS, steps: int = STEPS, rate: float = 0.05, seed: int = 0
+) -> Booleans:
     return np.random.default_rng(seed).random((rows, steps, *network.config.input_shape)) < rate
 
 
-def spikes_of(network: SpikingNetwork, inputs: NDArray[Any], precision: str = "float32", threads: int = 1) -> Booleans:
+def spikes_of(
+    network: SpikingNetwork, inputs: NDArray[Any], precision: str = "float32", threads: int = 1
+) -> Booleans:
     return EventDriven(network, precision, threads).begin(inputs).advance(inputs.shape[1])
 
 
@@ -111,7 +138,9 @@ def test_sums_that_are_exact_give_the_spikes_of_the_dense_engine_bit_for_bit(nam
 
 @every_network
 def test_the_order_of_summation_moves_few_spikes(name: str) -> None:
-    """A sum near the threshold may round to the other side, and what follows from that spike differs with it."""
+    """A sum near the threshold may round to the other side, and what follows from that spike
+    differs with it.
+    """
     network = known(name)
     inputs = frames(network, rows=12)
     found = spikes_of(network, inputs)
@@ -135,9 +164,18 @@ def test_the_order_of_summation_moves_few_spikes(name: str) -> None:
     seed=st.integers(0, 2**20),
 )
 def test_any_size_gives_the_spikes_of_the_dense_engine(
-    members: int, inputs: int, hidden: list[int], classes: int, rows: int, steps: int, rate: float, seed: int
+    members: int,
+    inputs: int,
+    hidden: list[int],
+    classes: int,
+    rows: int,
+    steps: int,
+    rate: float,
+    seed: int,
 ) -> None:
-    config = FullyConnected((inputs,), classes, members=members, hidden=tuple(hidden), neuron=Neuron(threshold=0.5))
+    config = FullyConnected(
+        (inputs,), classes, members=members, hidden=tuple(hidden), neuron=Neuron(threshold=0.5)
+    )
     network = network_of(config, (4.0,) * (len(hidden) + 1), unit=2**-6, seed=seed)
     given_frames = frames(network, rows, steps, rate, seed)
     assert np.array_equal(spikes_of(network, given_frames), run_dense(network, given_frames).spikes)
@@ -155,7 +193,9 @@ def test_any_size_gives_the_spikes_of_the_dense_engine(
 def test_any_convolution_gives_the_spikes_of_the_dense_engine(
     members: int, shape: tuple[int, int, int], channels: list[int], real: bool, seed: int
 ) -> None:
-    config = Convolutional(shape, 3, members=members, channels=tuple(channels), hidden=(9,), real_input=real)
+    config = Convolutional(
+        shape, 3, members=members, channels=tuple(channels), hidden=(9,), real_input=real
+    )
     network = network_of(config, (4.0,) * (len(channels) + 2), unit=2**-6, seed=seed)
     inputs: NDArray[Any] = frames(network, 2, 6, 0.2, seed)
     if real:
@@ -166,7 +206,9 @@ def test_any_convolution_gives_the_spikes_of_the_dense_engine(
 @exactly
 @pytest.mark.parametrize("real", (False, True))
 @every_network
-def test_operations_are_counted_as_on_the_dense_engine(name: str, real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_are_counted_as_on_the_dense_engine(
+    name: str, real: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where a call is computed in several blocks of rows and steps."""
     config, gains = CONFIGS[name]
     network = network_of(replace(config, real_input=real), gains, unit=2**-6)
@@ -179,16 +221,25 @@ def test_operations_are_counted_as_on_the_dense_engine(name: str, real: bool, mo
         run = run_counted(EventDriven(network, threads=2), inputs, batch_size=4)
         assert np.array_equal(run.spikes, expected.spikes) and run.operations.emitted.any()
         for kind in ("emitted", "accumulates", "multiplies"):
-            assert np.array_equal(getattr(run.operations, kind), getattr(expected.operations, kind)), kind
+            assert np.array_equal(
+                getattr(run.operations, kind), getattr(expected.operations, kind)
+            ), kind
 
 
-SOME_SLOW = [pytest.param(name, marks=[pytest.mark.slow] if name == "bfloat16" else []) for name in PRECISIONS]
-"""Every precision is compiled by itself, for many seconds; float32 and int8 are the two ways to read a weight."""
+SOME_SLOW = [
+    pytest.param(name, marks=[pytest.mark.slow] if name == "bfloat16" else [])
+    for name in PRECISIONS
+]
+"""Every precision is compiled by itself, for many seconds; float32 and int8 are the two ways to
+read a weight.
+"""
 
 
 @pytest.mark.parametrize("precision", SOME_SLOW)
 @every_network
-def test_chunks_threads_dropped_rows_and_the_stream_change_nothing(name: str, precision: str) -> None:
+def test_chunks_threads_dropped_rows_and_the_stream_change_nothing(
+    name: str, precision: str
+) -> None:
     network = known(name)
     inputs = frames(network)
     whole = spikes_of(network, inputs, precision)
@@ -232,7 +283,9 @@ def test_blocks_of_rows_and_steps_change_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_convolution_too_large_for_the_cache_gives_the_same_spikes(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_convolution_too_large_for_the_cache_gives_the_same_spikes(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = known("convolutional")
     inputs, engine = frames(network), EventDriven(network, precision, 1)
     assert engine.network.by_rows
@@ -280,7 +333,9 @@ def test_real_inputs_are_weights_times_value_in_batch_and_stream(precision: str)
     for name in CONFIGS:
         config, gains = CONFIGS[name]
         network = network_of(replace(config, real_input=True), gains, unit=2**-6)
-        inputs = frames(network) * np.random.default_rng(1).normal(1, 1, (ROWS, STEPS, *config.input_shape)).astype(np.float32)
+        inputs = frames(network) * np.random.default_rng(1).normal(
+            1, 1, (ROWS, STEPS, *config.input_shape)
+        ).astype(np.float32)
         whole = spikes_of(network, inputs, precision)
         if precision == "float32":
             assert (whole != run_dense(network, inputs).spikes).mean() < 1e-3
@@ -290,7 +345,9 @@ def test_real_inputs_are_weights_times_value_in_batch_and_stream(precision: str)
         assert np.array_equal(counts, whole[0].sum(0))
 
 
-def rounded(network: SpikingNetwork, change: Callable[[torch.Tensor], torch.Tensor]) -> SpikingNetwork:
+def rounded(
+    network: SpikingNetwork, change: Callable[[torch.Tensor], torch.Tensor]
+) -> SpikingNetwork:
     other = SpikingNetwork(network.config, generator()).eval()
     other.load_state_dict(network.state_dict())
     with torch.no_grad():
@@ -311,7 +368,10 @@ def test_bfloat16_is_the_network_of_rounded_weights(name: str) -> None:
 def test_int8_is_the_network_of_weights_in_127_steps_for_each_output(name: str) -> None:
     """A power of two as the unit of every output makes both sums exact."""
     network = rounded(known(name, unit=1 / 64), in_full_steps)
-    assert all(layer.synapses.weight.detach().abs().max().item() == 127 / 64 for layer in layers_of(network))
+    assert all(
+        layer.synapses.weight.detach().abs().max().item() == 127 / 64
+        for layer in layers_of(network)
+    )
     inputs = frames(network)
     found = spikes_of(network, inputs, "int8")
     assert found.any() and np.array_equal(found, spikes_of(network, inputs))
@@ -352,7 +412,9 @@ def test_a_stream_that_never_ends_stays_finite() -> None:
 
 
 def test_a_step_of_a_stream_allocates_nothing() -> None:
-    live = EventDriven(network_of(FullyConnected((50_000,), 3, members=2, hidden=(20,)), (1.0, 1.0))).live()
+    live = EventDriven(
+        network_of(FullyConnected((50_000,), 3, members=2, hidden=(20,)), (1.0, 1.0))
+    ).live()
     events = np.arange(0, 50_000, 5)
     live.push(events)
     tracemalloc.start()
@@ -369,7 +431,12 @@ def test_events_are_a_set() -> None:
     for t, frame in enumerate(frames(network)[0]):
         events = np.flatnonzero(frame)
         shuffled = np.random.default_rng(t).permutation(np.concatenate([events, events[:3]]))
-        given_as: Any = [shuffled.astype(np.int32), shuffled.tolist(), tuple(shuffled), shuffled[::-1]][t % 4]
+        given_as: Any = [
+            shuffled.astype(np.int32),
+            shuffled.tolist(),
+            tuple(shuffled),
+            shuffled[::-1],
+        ][t % 4]
         assert np.array_equal(one.push(events), other.push(given_as))
     many = np.tile(np.arange(3), 200)
     assert np.array_equal(one.push(many.astype(np.int16)), other.push([0, 1, 2]))
@@ -404,20 +471,31 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
     network = known("fully-connected")
     inputs = frames(network)
     engine = EventDriven(network)
-    refused(lambda: EventDriven(network, "float16"), "precision is 'float16': choose one of float32, bfloat16, int8")
+    refused(
+        lambda: EventDriven(network, "float16"),
+        "precision is 'float16': choose one of float32, bfloat16, int8",
+    )
     refused(lambda: EventDriven(network, threads=0), "threads is 0")
-    refused(lambda: EventDriven(SpikingNetwork(ResNet18((2, 8, 8), 3, width=2), generator())), "a ResNet18.*use the dense engine")
+    refused(
+        lambda: EventDriven(SpikingNetwork(ResNet18((2, 8, 8), 3, width=2), generator())),
+        "a ResNet18.*use the dense engine",
+    )
     refused(lambda: engine.begin(inputs[0]), r"\(n, T, 2, 9, 9\), n and T at least 1")
     refused(lambda: engine.begin(inputs.astype(object)), "dtype object")
     refused(lambda: engine.begin(inputs[:0]), "n and T at least 1")
     refused(lambda: engine.begin(inputs * 2), "values other than 0 and 1: set real_input=True")
-    refused(lambda: engine.begin(np.where(inputs, np.nan, 0)), "inputs holds nan at .*: every value must be finite")
+    refused(
+        lambda: engine.begin(np.where(inputs, np.nan, 0)),
+        "inputs holds nan at .*: every value must be finite",
+    )
     refused(lambda: engine.begin(np.where(inputs, 1e300, 0)), "float32 cannot hold")
     batch = engine.begin(inputs)
     batch.advance(STEPS - 2)
     for steps in (0, 3, 1.0, True):
         refused(lambda steps=steps: batch.advance(steps), "2 of 40 time steps are left")  # type: ignore[misc]
-    refused(lambda: batch.keep(np.ones(ROWS + 1, dtype=bool)), "one boolean for each of the 6 inputs")
+    refused(
+        lambda: batch.keep(np.ones(ROWS + 1, dtype=bool)), "one boolean for each of the 6 inputs"
+    )
     refused(lambda: batch.keep(np.arange(ROWS)), "one boolean for each")  # type: ignore[arg-type]
     assert batch.advance(2).shape == (ROWS, 2, 3, 5)
     for value in (np.nan, np.inf):
@@ -431,7 +509,9 @@ def test_a_bad_step_of_a_stream_is_refused_and_changes_nothing() -> None:
     engine = EventDriven(network)
     one, other = engine.live(), engine.live()
     for t, frame in enumerate(frames(network)[0]):
-        refused(lambda: one.push([3, 162]), "events holds 162, but the inputs are numbered 0 to 161")
+        refused(
+            lambda: one.push([3, 162]), "events holds 162, but the inputs are numbered 0 to 161"
+        )
         refused(lambda: one.push(np.array([3, -1])), "events holds -1")
         refused(lambda: one.push(frame), "push\\(frame=array\\)")  # noqa: B023
         refused(lambda: one.push([0.5]), "dtype float64")
@@ -446,9 +526,14 @@ def test_a_bad_step_of_a_stream_is_refused_and_changes_nothing() -> None:
 
 
 def test_numba_is_needed_only_by_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    importlib.import_module("agreestop.engines.event_driven.layout").load_kernels.cache_clear()  # an earlier test may have loaded them
+    importlib.import_module(
+        "agreestop.engines.event_driven.layout"
+    ).load_kernels.cache_clear()  # an earlier test may have loaded them
     monkeypatch.setitem(sys.modules, "numba", None)
     for name in [name for name in sys.modules if name.startswith("agreestop.kernels.cpu.event_")]:
         monkeypatch.delitem(sys.modules, name)
         monkeypatch.delattr(name)
-    refused(lambda: EventDriven(known("fully-connected")), r"needs numba.*pip install 'agreestop\[engines\]'")
+    refused(
+        lambda: EventDriven(known("fully-connected")),
+        r"needs numba.*pip install 'agreestop\[engines\]'",
+    )

@@ -1,4 +1,6 @@
-"""Members that join: engines run them only once they are asked for, and decide as on scores of all members computed to the end."""
+"""Members that join: engines run them only once they are asked for, and decide as on scores of all
+members computed to the end.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,32 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.common import Booleans
-from agreestop.engines import Dense, Engine, FreshMembers, Fused, LiveSession, RunOptions, decide_early, run_to_end, score
+from agreestop.engines import (
+    Dense,
+    Engine,
+    FreshMembers,
+    Fused,
+    LiveSession,
+    RunOptions,
+    decide_early,
+    run_to_end,
+    score,
+)
 from agreestop.engines.joining import JoiningLive, JoiningPass, MemberGroups
 from agreestop.engines.prefilter import prefilter_for
 from agreestop.networks import ModuleMembers, Posterior, SpikingNetwork
 from tests.decide.strategies import at_threshold
-from tests.engines.test_early_stopping import CLASSES, CONFIGS, ENGINES, EVERY, MEMBERS, STEPS, modules, network, some_inputs
+from tests.engines.test_early_stopping import (
+    CLASSES,
+    CONFIGS,
+    ENGINES,
+    EVERY,
+    MEMBERS,
+    STEPS,
+    modules,
+    network,
+    some_inputs,
+)
 
 LOOKS = [(2, 1), (3, 1), (3, 2), (6, 2), (9, 2), (9, 3), (14, 3), (24, 3)]
 SCHEDULE = ag.Schedule(LOOKS)
@@ -39,16 +61,27 @@ def engine_named(name: str, kind: str) -> Engine:
     if name == "modules":
         return Dense(modules(kind))
     if name == "fresh":
-        return FreshMembers(Posterior(CONFIGS[kind], torch.Generator().manual_seed(0), 0.5).eval(), (3,))
+        return FreshMembers(
+            Posterior(CONFIGS[kind], torch.Generator().manual_seed(0), 0.5).eval(), (3,)
+        )
     return ENGINES[name](network(kind))
 
 
 class Counted:
-    """An engine that notes the steps of every member, as a total over inputs. With divides=False it cannot run some members alone."""
+    """An engine that notes the steps of every member, as a total over inputs. With divides=False it
+    cannot run some members alone.
+    """
 
-    def __init__(self, engine: Any, first: int = 0, steps: Any = None, divides: bool = True) -> None:
+    def __init__(
+        self, engine: Any, first: int = 0, steps: Any = None, divides: bool = True
+    ) -> None:
         self.engine, self.first, self.divides = engine, first, divides
-        self.name, self.members, self.output, self.reason = engine.name, engine.members, engine.output, ""
+        self.name, self.members, self.output, self.reason = (
+            engine.name,
+            engine.members,
+            engine.output,
+            "",
+        )
         self.copies_weights, self.classes = engine.copies_weights, engine.classes
         self.steps = np.zeros(engine.members, dtype=np.int64) if steps is None else steps
 
@@ -102,7 +135,9 @@ def test_some_members_do_what_they_do_among_all(name: str, kind: str) -> None:
         np.testing.assert_array_equal(run_to_end(part, inputs), whole[:, :, first:last])
         live, all_live = part.live(0), engine.live(0)
         for frame in inputs[0]:
-            np.testing.assert_array_equal(live.push(frame=frame), all_live.push(frame=frame)[first:last])
+            np.testing.assert_array_equal(
+                live.push(frame=frame), all_live.push(frame=frame)[first:last]
+            )
     assert engine.members == MEMBERS
     np.testing.assert_array_equal(run_to_end(engine, inputs), whole)
 
@@ -110,11 +145,17 @@ def test_some_members_do_what_they_do_among_all(name: str, kind: str) -> None:
 def mark_slow(name: str, kind: str, label: str) -> Any:
     """Members that are drawn anew for every input take most of the time: one rule is enough."""
     slow = name == "fresh" and label != "AgreeStop"
-    return pytest.param(name, kind, label, marks=[pytest.mark.slow] if slow else [], id=f"{name}-{kind}-{label}")
+    return pytest.param(
+        name, kind, label, marks=[pytest.mark.slow] if slow else [], id=f"{name}-{kind}-{label}"
+    )
 
 
-@pytest.mark.parametrize(("name", "kind", "label"), [mark_slow(*known, label) for known in NAMES for label in RULES])
-def test_decisions_are_those_of_full_scores_and_members_work_only_when_asked(name: str, kind: str, label: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "label"), [mark_slow(*known, label) for known in NAMES for label in RULES]
+)
+def test_decisions_are_those_of_full_scores_and_members_work_only_when_asked(
+    name: str, kind: str, label: str
+) -> None:
     engine = engine_named(name, kind)
     known, truth = some_inputs(60)
     calibrated = RULES[label].calibrate(score(engine, known, truth))
@@ -122,23 +163,36 @@ def test_decisions_are_those_of_full_scores_and_members_work_only_when_asked(nam
     expected = calibrated.decide(score(engine, inputs))
     for chunk in (1, 5, STEPS, None):
         counted = Counted(engine)
-        run = decide_early(counted, calibrated, inputs, RunOptions(batch_size=17 if name != "fresh" else 50, chunk=chunk))
+        run = decide_early(
+            counted,
+            calibrated,
+            inputs,
+            RunOptions(batch_size=17 if name != "fresh" else 50, chunk=chunk),
+        )
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)
         np.testing.assert_array_equal(run.decisions.stop_members, expected.stop_members)
-        assert run.work.sum() == counted.steps.sum() and (run.work >= expected.work).all() and (run.computed >= expected.stop_time).all()
+        assert (
+            run.work.sum() == counted.steps.sum()
+            and (run.work >= expected.work).all()
+            and (run.computed >= expected.stop_time).all()
+        )
         if chunk == 1:
             np.testing.assert_array_equal(run.work, expected.work)
             np.testing.assert_array_equal(run.computed, expected.stop_time)
             joined = expected.stop_members[:, None] > np.arange(MEMBERS)
-            np.testing.assert_array_equal(counted.steps, (joined * expected.stop_time[:, None]).sum(axis=0))
+            np.testing.assert_array_equal(
+                counted.steps, (joined * expected.stop_time[:, None]).sum(axis=0)
+            )
 
 
 def test_members_that_never_join_never_run() -> None:
     engine = engine_named("dense", "fully-connected")
     known, truth = some_inputs(60)
     inputs, _ = some_inputs(30, 1)
-    calibrated = ag.AgreeStop(0.8, ag.Schedule([(1, 1), (5, 2), (24, 2)]), 2).calibrate(score(engine, known, truth))
+    calibrated = ag.AgreeStop(0.8, ag.Schedule([(1, 1), (5, 2), (24, 2)]), 2).calibrate(
+        score(engine, known, truth)
+    )
     counted = Counted(engine)
     decisions = decide_early(counted, calibrated, inputs).decisions
     assert counted.steps[0] > 0 and counted.steps[1] > 0 and counted.steps[2] == 0
@@ -176,7 +230,10 @@ def test_a_live_input_is_replayed_to_members_that_join(name: str, kind: str) -> 
         expected = calibrated.decide(score(engine, inputs))
         for row, frames in enumerate(inputs):
             counted = Counted(engine)
-            session, frame = LiveSession(counted, calibrated, row), np.empty(frames.shape[1:], dtype=bool)
+            session, frame = (
+                LiveSession(counted, calibrated, row),
+                np.empty(frames.shape[1:], dtype=bool),
+            )
             for step in frames[: int(expected.stop_time[row])]:
                 assert session.decision is None
                 frame[:] = step  # one buffer for all steps, as drivers have
@@ -184,7 +241,10 @@ def test_a_live_input_is_replayed_to_members_that_join(name: str, kind: str) -> 
                     session.push(np.flatnonzero(frame))
                 else:
                     session.push(frame=frame)
-            assert session.decision == expected[row] and session.decision.members == expected.stop_members[row]
+            assert (
+                session.decision == expected[row]
+                and session.decision.members == expected.stop_members[row]
+            )
             joined = np.arange(MEMBERS) < expected.stop_members[row]
             np.testing.assert_array_equal(counted.steps, joined * expected.stop_time[row])
 
@@ -193,7 +253,9 @@ def test_images_are_held_for_members_that_join() -> None:
     engine = engine_named("dense", "fully-connected")
     rng = np.random.default_rng(0)
     images, labels = rng.random((60, 1, 2, 4, 4)) < 0.3, rng.integers(CLASSES, size=60)
-    calibrated = RULES["AgreeStop"].calibrate(score(engine, images[:30], labels[:30], options=RunOptions(steps=STEPS)))
+    calibrated = RULES["AgreeStop"].calibrate(
+        score(engine, images[:30], labels[:30], options=RunOptions(steps=STEPS))
+    )
     expected = calibrated.decide(score(engine, images[30:], options=RunOptions(steps=STEPS)))
     run = decide_early(engine, calibrated, images[30:], RunOptions(steps=STEPS, chunk=1))
     np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
@@ -204,7 +266,10 @@ def test_images_are_held_for_members_that_join() -> None:
 def test_all_members_at_every_look_is_the_plain_run(name: str) -> None:
     engine = engine_named(name, "fully-connected")
     scores, inputs = score(engine, *some_inputs(60)), some_inputs(30, 1)[0]
-    plain, looks = (ag.AgreeStop(0.8, one, 2).calibrate(scores) for one in (EVERY, ag.Schedule([(time, MEMBERS) for time in EVERY])))
+    plain, looks = (
+        ag.AgreeStop(0.8, one, 2).calibrate(scores)
+        for one in (EVERY, ag.Schedule([(time, MEMBERS) for time in EVERY]))
+    )
     one, other = decide_early(engine, plain, inputs), decide_early(engine, looks, inputs)
     np.testing.assert_array_equal(one.decisions.stop_index, other.decisions.stop_index)
     np.testing.assert_array_equal(one.work, other.work)
@@ -214,15 +279,32 @@ def test_all_members_at_every_look_is_the_plain_run(name: str) -> None:
 def test_groups_of_members_follow_the_schedule() -> None:
     engine = engine_named("dense", "fully-connected")
     groups = MemberGroups(engine, SCHEDULE)
-    assert len(groups) == 3 and [groups.needed(look) for look in range(8)] == [1, 1, 2, 2, 2, 3, 3, 3]
+    assert len(groups) == 3 and [groups.needed(look) for look in range(8)] == [
+        1,
+        1,
+        2,
+        2,
+        2,
+        3,
+        3,
+        3,
+    ]
     assert [groups.run_length(look) for look in range(8)] == [2, 1, 3, 2, 1, 3, 2, 1]
-    assert [groups.engine(group).members for group in range(3)] == [1, 1, 1] and groups.engine(1) is groups.engine(1)
+    assert [groups.engine(group).members for group in range(3)] == [1, 1, 1] and groups.engine(
+        1
+    ) is groups.engine(1)
     for checkpoints in (EVERY, ag.Schedule([(time, MEMBERS) for time in EVERY])):
         whole = MemberGroups(engine, checkpoints)
-        assert whole.engine(0) is engine and whole.needed(3) == 1 and whole.run_length(3) == len(EVERY) - 3
+        assert (
+            whole.engine(0) is engine
+            and whole.needed(3) == 1
+            and whole.run_length(3) == len(EVERY) - 3
+        )
 
 
-@pytest.mark.parametrize(("name", "kind"), [("modules", "logits"), ("modules", "spikes"), ("dense", "fully-connected")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("modules", "logits"), ("modules", "spikes"), ("dense", "fully-connected")]
+)
 def test_members_that_join_bring_their_evidence_of_that_time(name: str, kind: str) -> None:
     engine = engine_named(name, kind)
     inputs, _ = some_inputs(6, 4)
@@ -230,12 +312,16 @@ def test_members_that_join_bring_their_evidence_of_that_time(name: str, kind: st
     counts = outputs if engine.output == "logits" else np.cumsum(outputs, axis=1, dtype=np.int64)
     kept = np.array([True, False, True, True, False, True])
     run = JoiningPass(MemberGroups(engine, SCHEDULE), inputs, 0, engine.output)
-    error = 0 if engine.output == "spikes" else 1e-6  # logits are rounded differently in batches of another size
-    # one member at checkpoints 0 and 1; two from checkpoint 2 on, which begins at the very time of the one before
+    # logits are rounded differently in batches of another size
+    error = 0 if engine.output == "spikes" else 1e-6
+    # one member at checkpoints 0 and 1; two from checkpoint 2 on, which begins at the very time of
+    # the one before
     found = run.advance_to(np.array([2, 5, 7]), 0)
     np.testing.assert_allclose(found, counts[:, [1, 4], :1], atol=error)
     run.keep(kept)
-    np.testing.assert_allclose(run.advance_to(np.array([5, 7]), 2), counts[kept][:, [4, 6], :2], atol=error)
+    np.testing.assert_allclose(
+        run.advance_to(np.array([5, 7]), 2), counts[kept][:, [4, 6], :2], atol=error
+    )
     np.testing.assert_array_equal(run.work, np.where(kept, 5 + 5 + 4, 5))
 
 
@@ -270,9 +356,14 @@ def test_outputs_of_members_that_join_must_be_finite() -> None:
             logits[:, 0] = -float("inf") if time <= 2 else 0.0
             return logits, time
 
-    calibrated = RULES["AgreeStop"].calibrate(score(engine_named("modules", "logits"), *some_inputs(60)))
+    calibrated = RULES["AgreeStop"].calibrate(
+        score(engine_named("modules", "logits"), *some_inputs(60))
+    )
     first, _, last = modules("logits").each
-    broken, (inputs, _) = Dense(ModuleMembers([first, Broken(), last], input_shape=(2, 4, 4))), some_inputs(50, 1)
+    broken, (inputs, _) = (
+        Dense(ModuleMembers([first, Broken(), last], input_shape=(2, 4, 4))),
+        some_inputs(50, 1),
+    )
     for chunk in (1, None):
         with pytest.raises(ag.InputError, match=r"the output of the members .* finite"):
             decide_early(broken, calibrated, inputs, RunOptions(chunk=chunk))
@@ -293,7 +384,9 @@ def test_the_prefilter_of_a_gpu_needs_most_looks_before_members_join() -> None:
         assert prefilter is not None and prefilter.fits_gpu == fits
         never = at_threshold(calibrated, -np.inf)
         prefilter = prefilter_for(never)
-        assert prefilter is not None and prefilter.fits_gpu == (checkpoints is EVERY), "members that decide nothing are not run first"
+        assert prefilter is not None and prefilter.fits_gpu == (checkpoints is EVERY), (
+            "members that decide nothing are not run first"
+        )
 
 
 def test_a_checkpoint_at_which_nothing_stops_is_known_to_the_prefilter_for_any_threshold() -> None:
@@ -311,13 +404,22 @@ def test_fully_connected_members_are_divided_on_a_gpu_only_where_sums_are_exact(
     made = network("fully-connected")
     engine = Fused(made, device)
     first = engine.members_slice(0, 1)
-    assert first is not None and first is engine.members_slice(0, 1) and first.members == 1 and first.members_slice(0, 1) is not first
+    assert (
+        first is not None
+        and first is engine.members_slice(0, 1)
+        and first.members == 1
+        and first.members_slice(0, 1) is not first
+    )
     assert Fused(made, device, bf16=True).members_slice(0, 1) is None
     real = SpikingNetwork(replace(made.config, real_input=True), torch.Generator().manual_seed(0))
     assert Fused(real, device).members_slice(0, 1) is None
-    wide = SpikingNetwork(replace(made.config, input_shape=(40_000,)), torch.Generator().manual_seed(0))
+    wide = SpikingNetwork(
+        replace(made.config, input_shape=(40_000,)), torch.Generator().manual_seed(0)
+    )
     with torch.no_grad():
-        cast(Any, wide.layers[0]).synapses.weight[2] = 1.0  # so many inputs of the third member that a sum may pass 2^24
+        cast(Any, wide.layers[0]).synapses.weight[2] = (
+            1.0  # so many inputs of the third member that a sum may pass 2^24
+        )
     assert Fused(wide, device).members_slice(0, 1) is None
 
 
@@ -329,7 +431,10 @@ def test_a_gpu_divides_its_members() -> None:
         known, truth = some_inputs(60)
         calibrated = RULES["AgreeStop"].calibrate(score(engine, known, truth))
         inputs, _ = some_inputs(50, 1)
-        expected, run = calibrated.decide(score(engine, inputs)), decide_early(engine, calibrated, inputs, RunOptions(chunk=1))
+        expected, run = (
+            calibrated.decide(score(engine, inputs)),
+            decide_early(engine, calibrated, inputs, RunOptions(chunk=1)),
+        )
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.work, expected.work)
 
@@ -345,4 +450,6 @@ def test_event_driven_members_keep_their_own_gains_and_constants(kind: str) -> N
     inputs, _ = some_inputs(20, 5)
     whole = run_to_end(engine, inputs)
     for first, last in ((0, 1), (1, 2), (1, 3)):
-        np.testing.assert_array_equal(run_to_end(engine.members_slice(first, last), inputs), whole[:, :, first:last])
+        np.testing.assert_array_equal(
+            run_to_end(engine.members_slice(first, last), inputs), whole[:, :, first:last]
+        )

@@ -11,9 +11,28 @@ import pytest
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
 import agreestop as ag
-from agreestop.engines import Dense, Engine, FreshMembers, LiveBatch, LiveSession, Push, RunOptions, Steps, decide_early, score
+from agreestop.engines import (
+    Dense,
+    Engine,
+    FreshMembers,
+    LiveBatch,
+    LiveSession,
+    Push,
+    RunOptions,
+    Steps,
+    decide_early,
+    score,
+)
 from agreestop.networks import ModuleMembers, Posterior, SpikingNetwork
-from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, modules, network, some_inputs
+from tests.engines.test_early_stopping import (
+    CONFIGS,
+    ENGINES,
+    EVERY,
+    RULES,
+    modules,
+    network,
+    some_inputs,
+)
 
 
 def engine_named(name: str) -> Engine:
@@ -44,8 +63,13 @@ def test_a_live_input_is_decided_as_in_a_batch(name: str) -> None:
 @pytest.mark.parametrize("kind", ["0 and 1", "numbers", "convolutional"])
 @pytest.mark.parametrize("name", ENGINES)
 def test_what_an_event_means_that_is_named_several_times(name: str, kind: str) -> None:
-    """Alone and together with others: once for members of 0 and 1, every time for numbers, and refused where it is not known."""
-    config = replace(CONFIGS["convolutional" if kind == "convolutional" else "fully-connected"], real_input=kind != "0 and 1")
+    """Alone and together with others: once for members of 0 and 1, every time for numbers, and
+    refused where it is not known.
+    """
+    config = replace(
+        CONFIGS["convolutional" if kind == "convolutional" else "fully-connected"],
+        real_input=kind != "0 and 1",
+    )
     made = SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.5).eval()
     engine = ENGINES[name](made)
     inputs, truth = some_inputs(60)
@@ -58,11 +82,15 @@ def test_what_an_event_means_that_is_named_several_times(name: str, kind: str) -
         named = np.concatenate([events[::-1], events, events[:2]])
         if kind == "convolutional" and len(named):
             for push in (session.push, live.push):
-                with pytest.raises(ag.InputError, match=f"events names {events[0]} more than once in a step"):
+                with pytest.raises(
+                    ag.InputError, match=f"events names {events[0]} more than once in a step"
+                ):
                     push(named)
             if number == 23:
                 (refused,) = batch.push([Push(row, Steps.of([named]))])
-                assert isinstance(refused, ag.InputError) and "more than once in a step" in str(refused)
+                assert isinstance(refused, ag.InputError) and "more than once in a step" in str(
+                    refused
+                )
                 return
             named = events
         factor = 2 if kind == "numbers" else 1
@@ -102,15 +130,23 @@ def test_a_wrong_step_is_refused_and_changes_nothing(name: str) -> None:
 def test_steps_may_be_tensors(name: str) -> None:
     frame = some_inputs(1)[0][0, 0]
     expected = engine_named(name).live().push(np.flatnonzero(frame)).copy()
-    for given in (torch.from_numpy(frame), torch.from_numpy(frame).bfloat16(), torch.from_numpy(frame).float().requires_grad_()):
+    for given in (
+        torch.from_numpy(frame),
+        torch.from_numpy(frame).bfloat16(),
+        torch.from_numpy(frame).float().requires_grad_(),
+    ):
         np.testing.assert_array_equal(engine_named(name).live().push(frame=given), expected)
-    np.testing.assert_array_equal(engine_named(name).live().push(torch.from_numpy(np.flatnonzero(frame))), expected)
+    np.testing.assert_array_equal(
+        engine_named(name).live().push(torch.from_numpy(np.flatnonzero(frame))), expected
+    )
 
 
 def test_another_engine_than_calibrated_with_is_refused_unless_allowed() -> None:
     engine = engine_named("dense")
     known, truth = some_inputs(60)
-    calibrated = replace(RULES["AgreeStop"].calibrate(score(engine, known, truth)), engine="event-driven")
+    calibrated = replace(
+        RULES["AgreeStop"].calibrate(score(engine, known, truth)), engine="event-driven"
+    )
     with pytest.raises(ag.InputError, match="calibrated on scores of the event-driven"):
         LiveSession(engine, calibrated)
     assert LiveSession(engine, calibrated, options=RunOptions(any_engine=True)).push([]) is None
@@ -121,7 +157,10 @@ def test_sessions_are_numbered_and_fresh_members_follow_the_number() -> None:
     inputs, labels = np.repeat(some_inputs(1)[0], 20, axis=0), np.arange(20) % 4
     engine = FreshMembers(posterior, (3,))
     scores = score(engine, inputs, labels)
-    np.testing.assert_array_equal(score(engine, inputs, options=RunOptions(batch_size=3)).log_confidence, scores.log_confidence)
+    np.testing.assert_array_equal(
+        score(engine, inputs, options=RunOptions(batch_size=3)).log_confidence,
+        scores.log_confidence,
+    )
     calibrated = ag.AgreeStop(0.5, EVERY, 2).calibrate(scores)
     expected = decide_early(engine, calibrated, inputs).decisions
     assert len(np.unique(expected.stop_index)) > 2

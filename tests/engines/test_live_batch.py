@@ -13,7 +13,17 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
 from agreestop.decide.checkpoints import in_rounds
-from agreestop.engines import Engine, LiveBatch, LiveInput, LiveSession, Push, RunOptions, Steps, decide_early, score
+from agreestop.engines import (
+    Engine,
+    LiveBatch,
+    LiveInput,
+    LiveSession,
+    Push,
+    RunOptions,
+    Steps,
+    decide_early,
+    score,
+)
 from agreestop.engines.inputs import check_events
 from tests.decide.strategies import parts_of_state, uniforms_of
 from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, network, some_inputs
@@ -31,8 +41,12 @@ def calibrated_on(engine: Engine, label: str) -> ag.CalibratedRule:
     if label == "gate":
         half = score(engine, known[:45], truth[:45])
         gate = ag.Gate.fit(half, target=0.8, max_set_size=2, blocks=3)
-        return ag.AgreeStop(0.8, EVERY, 2, gate=gate).calibrate(score(engine, known[45:], truth[45:]))
-    return ALL_RULES[label].calibrate(scores, groups=np.arange(90) % 2 if label == "groups" else None)
+        return ag.AgreeStop(0.8, EVERY, 2, gate=gate).calibrate(
+            score(engine, known[45:], truth[45:])
+        )
+    return ALL_RULES[label].calibrate(
+        scores, groups=np.arange(90) % 2 if label == "groups" else None
+    )
 
 
 def steps_of(frames: np.ndarray) -> list[np.ndarray]:
@@ -51,12 +65,16 @@ def test_inputs_at_different_times_are_decided_as_each_alone(label: str, kind: s
     waiting, running, pushed = list(range(len(inputs))), dict[int, LiveInput](), dict[int, int]()
     group = (lambda row: row % 2) if label == "groups" else (lambda row: None)
     while waiting or running:
-        while waiting and len(running) < 4 and rng.random() < 0.7:  # inputs begin at different ticks, and slots are used again
+        while (
+            waiting and len(running) < 4 and rng.random() < 0.7
+        ):  # inputs begin at different ticks, and slots are used again
             row = waiting.pop(0)
             running[row], pushed[row] = batch.open(row, group(row)), 0
         pushes, rows = [], []
         for row, one in running.items():
-            for _ in range(rng.integers(3)):  # none, one or two pushes in a tick, of one to three steps
+            for _ in range(
+                rng.integers(3)
+            ):  # none, one or two pushes in a tick, of one to three steps
                 count = int(rng.integers(1, 4))
                 part = inputs[row, pushed[row] : pushed[row] + count]
                 if len(part):
@@ -71,8 +89,16 @@ def test_inputs_at_different_times_are_decided_as_each_alone(label: str, kind: s
                 batch.close(running.pop(row))
     for row, frames in enumerate(inputs):
         alone = LiveSession(engine, calibrated, row, group=group(row))
-        expected = next(decision for frame in frames if (decision := alone.push(np.flatnonzero(frame))) is not None)
-        assert found[row] == expected and found[row].first_risk == expected.first_risk and found[row].block == expected.block
+        expected = next(
+            decision
+            for frame in frames
+            if (decision := alone.push(np.flatnonzero(frame))) is not None
+        )
+        assert (
+            found[row] == expected
+            and found[row].first_risk == expected.first_risk
+            and found[row].block == expected.block
+        )
 
 
 @pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
@@ -84,15 +110,26 @@ def test_log_confidences_are_judged_as_in_a_stream(label: str) -> None:
     for batch in (LiveBatch(calibrated, engine, 6), LiveBatch(calibrated, None, 6)):
         rows, found = [batch.open(number) for number in range(6)], dict[int, ag.Decision]()
         for first in range(0, values.shape[1], 3):
-            results = batch.push([Push(row, log_confidence=values[n, first : first + 3]) for n, row in enumerate(rows)])
-            found |= {n: result for n, result in enumerate(results) if isinstance(result, ag.Decision)}
+            results = batch.push(
+                [
+                    Push(row, log_confidence=values[n, first : first + 3])
+                    for n, row in enumerate(rows)
+                ]
+            )
+            found |= {
+                n: result for n, result in enumerate(results) if isinstance(result, ag.Decision)
+            }
         for number in range(6):
             stream = calibrated.stream(number)
-            assert found[number] == next(decision for value in values[number] if (decision := stream.push(value)) is not None)
+            assert found[number] == next(
+                decision for value in values[number] if (decision := stream.push(value)) is not None
+            )
 
 
 def test_random_numbers_are_fresh_for_the_inputs_of_a_server() -> None:
-    """A server that starts again counts from 0 again; a number that was given decides the random number as in a batch."""
+    """A server that starts again counts from 0 again; a number that was given decides the random
+    number as in a batch.
+    """
     rule = ag.SpikeCP(0.8, (1, 2, 3), 1, ag.MergePValues(1, "randomized"))
     calibrated = rule.calibrate(ag.simulate_scores(100, steps=3, K=2, C=3))
     drawn = []
@@ -106,7 +143,9 @@ def test_random_numbers_are_fresh_for_the_inputs_of_a_server() -> None:
 
 
 def calibrated_columns(scores: ag.Scores, calibrated: ag.CalibratedRule) -> np.ndarray:
-    return scores.log_confidence[:, [scores.times.index(int(time)) for time in calibrated.checkpoints]]
+    return scores.log_confidence[
+        :, [scores.times.index(int(time)) for time in calibrated.checkpoints]
+    ]
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -122,7 +161,11 @@ def test_a_stream_that_is_over_is_answered_as_alone(name: str, label: str) -> No
         (found,) = batch.push([Push(row, Steps.of(steps_of(frames[:2])))])
         for frame in frames[:2]:
             expected = alone.decision or alone.push(np.flatnonzero(frame))
-        assert found == expected and batch.end(row) == alone.last_decision() and row.decision == alone.decision
+        assert (
+            found == expected
+            and batch.end(row) == alone.last_decision()
+            and row.decision == alone.decision
+        )
 
 
 def test_the_log_confidences_of_a_stream_that_is_over_stand_for_the_rest() -> None:
@@ -159,7 +202,9 @@ def test_a_wrong_push_costs_its_own_input_alone() -> None:
     for error, (_, message) in zip(errors, wrong, strict=True):
         assert isinstance(error, ag.InputError) and message in str(error)
     alone = LiveSession(engine, calibrated, 0)
-    assert decision == next(found for frame in frames if (found := alone.push(np.flatnonzero(frame))) is not None)
+    assert decision == next(
+        found for frame in frames if (found := alone.push(np.flatnonzero(frame))) is not None
+    )
     (again,) = batch.push([Push(bad[0], Steps.of([[0]]))])
     assert again is errors[0]
     (later,) = batch.push([Push(good, Steps.of([[0]]))])  # after the decision: not run, not refused
@@ -191,7 +236,10 @@ def test_steps_are_refused_as_one_by_one() -> None:
     rng = np.random.default_rng(0)
     found = set()
     for _ in range(400):
-        steps = [rng.integers(-(rng.random() < 0.1), 6, size=rng.integers(7)) for _ in range(rng.integers(1, 5))]
+        steps = [
+            rng.integers(-(rng.random() < 0.1), 6, size=rng.integers(7))
+            for _ in range(rng.integers(1, 5))
+        ]
         if rng.random() < 0.3:
             steps.append(rng.integers(2, size=5))  # like a frame of five inputs
         inputs, repeats = 5 + int(rng.random() < 0.7), str(rng.choice(["once", "each", "refused"]))
@@ -216,7 +264,9 @@ def test_rounds_hold_every_place_once_and_those_of_an_input_in_order() -> None:
     for n in (0, 1, 7, 200):
         inputs, index, where = rng.integers(5, size=n), rng.integers(3, size=n), rng.permutation(n)
         rounds = list(in_rounds(index, inputs, where))
-        assert sorted(place for _, _, places in rounds for place in places.tolist()) == list(range(n))
+        assert sorted(place for _, _, places in rounds for place in places.tolist()) == list(
+            range(n)
+        )
         assert all(len(set(some.tolist())) == len(some) for _, some, _ in rounds)
         for one in range(5):
             order = [place for _, some, places in rounds for place in places[some == one].tolist()]
@@ -227,7 +277,9 @@ def test_rounds_hold_every_place_once_and_those_of_an_input_in_order() -> None:
 
 
 def test_an_input_costs_nothing_for_the_other_slots() -> None:
-    """Memory that opening, pushing and closing an input takes at once, with few slots and with many; a copy of the state would show."""
+    """Memory that opening, pushing and closing an input takes at once, with few slots and with
+    many; a copy of the state would show.
+    """
     log_confidence = np.log(np.random.default_rng(0).dirichlet(np.ones(20), size=(60, 8, 2)))
     labels = np.arange(60) % 20
     rule = ag.SpikeCP(0.8, range(1, 9), 3, calibration="simultaneous", pooling=ag.MergeConfidence())
@@ -235,17 +287,26 @@ def test_an_input_costs_nothing_for_the_other_slots() -> None:
     taken = {}
     for slots in (100, 20_000):
         batch = LiveBatch(calibrated, None, slots)
-        size = max(part.nbytes for part in parts_of_state(batch._state).values() if part is not None)
+        size = max(
+            part.nbytes for part in parts_of_state(batch._state).values() if part is not None
+        )
         for _ in range(2):  # the first makes what is made once
             tracemalloc.start()
             rows = [batch.open(number) for number in range(5)]
-            batch.push([Push(row, log_confidence=log_confidence[number, :4]) for number, row in enumerate(rows)])
+            batch.push(
+                [
+                    Push(row, log_confidence=log_confidence[number, :4])
+                    for number, row in enumerate(rows)
+                ]
+            )
             batch.end(rows[0])
             for row in rows:
                 batch.close(row)
             taken[slots] = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
-        assert slots == 100 or taken[slots] < size / 10, "less than a tenth of the state of all slots"
+        assert slots == 100 or taken[slots] < size / 10, (
+            "less than a tenth of the state of all slots"
+        )
     assert taken[20_000] < 1.5 * taken[100] + 10_000
     before = calibrated.start(20_000, 0, calibrated.find_groups(None, 20_000))
     tracemalloc.start()
@@ -280,7 +341,10 @@ def test_events_that_are_named_again_and_again_are_computed_once() -> None:
 
 
 def test_engines_answer_each_depth_of_a_tree_as_the_scores_do() -> None:
-    engine, tree = ENGINES["event-driven"](network("fully-connected")), ag.Tree({"even": ("c", "a"), "odd": ("d", "b")})
+    engine, tree = (
+        ENGINES["event-driven"](network("fully-connected")),
+        ag.Tree({"even": ("c", "a"), "odd": ("d", "b")}),
+    )
     known, truth = some_inputs(90)
     scores = replace(score(engine, known, truth), classes=("a", "b", "c", "d"))
     calibrated = ag.AgreeStop(0.6, EVERY, 1, tree=tree, depth="each").calibrate(scores)
@@ -292,7 +356,9 @@ def test_engines_answer_each_depth_of_a_tree_as_the_scores_do() -> None:
         np.testing.assert_array_equal(run.decisions.depth_sets, expected.depth_sets)
     batch, early = LiveBatch(calibrated, engine, 30), 0
     rows = [batch.open(number) for number in range(30)]
-    found = batch.push([Push(row, Steps.of(steps_of(frames))) for row, frames in zip(rows, inputs, strict=True)])
+    found = batch.push(
+        [Push(row, Steps.of(steps_of(frames))) for row, frames in zip(rows, inputs, strict=True)]
+    )
     for row, frames in enumerate(inputs):
         live = LiveSession(engine, calibrated, row)
         for frame in frames:

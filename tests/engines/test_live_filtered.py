@@ -1,4 +1,6 @@
-"""A live step with the prefilter inside the compiled call: spikes and decisions are those of the network and the rule by themselves."""
+"""A live step with the prefilter inside the compiled call: spikes and decisions are those of the
+network and the rule by themselves.
+"""
 
 from __future__ import annotations
 
@@ -35,24 +37,32 @@ def random_rule(kind: str, seed: int, scores: list[ag.Scores]) -> Any:
     target = float(rng.uniform(0.3, 0.9))
     pooling = ag.MergeConfidence(float(rng.choice([-np.inf, -1, 0, 0.5, 1, 2, np.inf])))
     if kind == "top mass":
-        options["risk"] = ag.TopMass.fit(fit, pooling=pooling) if rng.random() < 0.7 else ag.TopMass()
+        options["risk"] = (
+            ag.TopMass.fit(fit, pooling=pooling) if rng.random() < 0.7 else ag.TopMass()
+        )
     elif kind == "shaped":
         options["risk"] = ag.ShapedRisk.per_time(ag.TopMass(), checkpoints, float(rng.normal()))
     elif kind == "learned":
         pytest.importorskip("sklearn", reason="a learned risk is fitted with scikit-learn")
         options["risk"] = ag.LearnedRisk.fit(fit, max_set_size=size)
     elif kind == "gate":
-        options["gate"] = ag.Gate.fit(more, target=target, max_set_size=size, blocks=int(rng.integers(2, 5)))
+        options["gate"] = ag.Gate.fit(
+            more, target=target, max_set_size=size, blocks=int(rng.integers(2, 5))
+        )
     elif kind == "groups":
         groups = np.arange(50) % 2
     elif kind == "tree":
         size, options["tree"] = 1, TREE
     elif kind == "schedule":
-        checkpoints = ag.Schedule([*((time, 1) for time in range(2, 20)), (20, 2), (20, 3), (24, 3)])
+        checkpoints = ag.Schedule(
+            [*((time, 1) for time in range(2, 20)), (20, 2), (20, 3), (24, 3)]
+        )
     elif kind == "gives up":
         options["at_end"] = "abstain"
     elif kind == "other":
-        return ag.SpikeCP(0.8, checkpoints, size, ag.MergeConfidence(1), "stop-aware").calibrate(known)
+        return ag.SpikeCP(0.8, checkpoints, size, ag.MergeConfidence(1), "stop-aware").calibrate(
+            known
+        )
     return ag.AgreeStop(target, checkpoints, size, **options).calibrate(known, groups=groups)
 
 
@@ -68,7 +78,9 @@ def test_live_decisions_are_those_of_the_network_and_then_the_rule(name: str, ki
         pytest.skip("no members could join")
     made = SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.5).eval()
     engine = EventDriven(made, "int8" if kind == "gives up" else "float32")
-    scores = [score(engine, *some_inputs(50, part), classes=("0", "1", "2", "3")) for part in range(3)]
+    scores = [
+        score(engine, *some_inputs(50, part), classes=("0", "1", "2", "3")) for part in range(3)
+    ]
     stopped = set()
     for seed in range(6):
         calibrated = random_rule(kind, seed, scores)
@@ -77,16 +89,28 @@ def test_live_decisions_are_those_of_the_network_and_then_the_rule(name: str, ki
             frames = frames.copy()
             frames[number : 2 * number] = False  # pauses
             last = 24 if number < 3 else int(np.random.default_rng(seed).integers(1, 24))
-            live, stream, session = engine.live(), calibrated.stream(number, group=group), LiveSession(engine, calibrated, number, group)
+            live, stream, session = (
+                engine.live(),
+                calibrated.stream(number, group=group),
+                LiveSession(engine, calibrated, number, group),
+            )
             decision: Any = None
 
             def judge() -> ag.Decision | None:
-                joined = calibrated.checkpoints.members[stream.index] if kind == "schedule" else config.members  # noqa: B023
+                joined = (
+                    calibrated.checkpoints.members[stream.index]  # noqa: B023
+                    if kind == "schedule"
+                    else config.members
+                )
                 return stream.push(ag.log_confidence(counts[:joined]))  # noqa: B023
 
             for time, frame in enumerate(frames[:last], start=1):
                 events = np.flatnonzero(frame)
-                given = (lambda: session.push(events), lambda: session.push(frame=frame), lambda: session.push(events.tolist()))  # noqa: B023
+                given = (
+                    lambda: session.push(events),  # noqa: B023
+                    lambda: session.push(frame=frame),  # noqa: B023
+                    lambda: session.push(events.tolist()),  # noqa: B023
+                )
                 counts = live.push(events).copy()
                 found: Any = given[time % 3]()
                 while stream.decision is None and calibrated.checkpoints[stream.index] == time:
@@ -101,5 +125,9 @@ def test_live_decisions_are_those_of_the_network_and_then_the_rule(name: str, ki
                 while stream.decision is None:
                     decision = judge()
             stopped.add(decision.time)
-            assert found == decision and found.first_risk == decision.first_risk == session.first_risk and found.block == decision.block
+            assert (
+                found == decision
+                and found.first_risk == decision.first_risk == session.first_risk
+                and found.block == decision.block
+            )
     assert len(stopped) > 1 or name == "convolutional"  # its risks differ by less than rounding

@@ -1,4 +1,6 @@
-"""The prefilter passes on every input that the rule would stop, and few others; decisions are those of the rule."""
+"""The prefilter passes on every input that the rule would stop, and few others; decisions are those
+of the rule.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def learned() -> Any:
 
 RISKS: dict[str, Any] = {
     "plain": ag.TopMass,
-    **{f"temperatures, r={r}": lambda r=r: top_mass(r) for r in (-np.inf, -1.0, 0.0, 1.0, 2.0, np.inf)},
+    **{
+        f"temperatures, r={r}": lambda r=r: top_mass(r)
+        for r in (-np.inf, -1.0, 0.0, 1.0, 2.0, np.inf)
+    },
     "shaped": lambda: ag.ShapedRisk.per_time(top_mass(1.0), EVERY, 0.7),
     "learned": learned,
     "learned, shaped": lambda: ag.ShapedRisk.per_time(learned(), EVERY, -0.5),
@@ -76,14 +81,23 @@ class ReplayPass:
         self._spikes = self._spikes[rows]
 
 
-@pytest.mark.skipif(not can_prefilter_on_cpu(), reason="the prefilter's loop is compiled with numba")
+@pytest.mark.skipif(
+    not can_prefilter_on_cpu(), reason="the prefilter's loop is compiled with numba"
+)
 @pytest.mark.parametrize("risk", RISKS)
 @pytest.mark.parametrize("checkpoints", (EVERY, FEW))
-def test_prefiltered_decisions_are_those_of_the_rule(risk: str, checkpoints: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    calibrated = ag.AgreeStop(0.8, checkpoints, 2, risk=RISKS[risk]()).calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY)
+def test_prefiltered_decisions_are_those_of_the_rule(
+    risk: str, checkpoints: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated = ag.AgreeStop(0.8, checkpoints, 2, risk=RISKS[risk]()).calibrate(
+        SCORES[KNOWN], LABELS[KNOWN], EVERY
+    )
     expected = calibrated.decide(SCORES[NEW], EVERY)
     for compiled in (True, False):
-        monkeypatch.setattr("agreestop.engines.early_stopping.can_prefilter_on_cpu", lambda compiled=compiled: compiled)
+        monkeypatch.setattr(
+            "agreestop.engines.early_stopping.can_prefilter_on_cpu",
+            lambda compiled=compiled: compiled,
+        )
         run = decide_early(Replay(8), calibrated, SPIKES[NEW])
         np.testing.assert_array_equal(run.decisions.stop_index, expected.stop_index)
         np.testing.assert_array_equal(run.decisions.sets, expected.sets)
@@ -93,7 +107,9 @@ def test_prefiltered_decisions_are_those_of_the_rule(risk: str, checkpoints: tup
     flags = prefilter.may_stop(counts, np.arange(len(checkpoints)))
     stops = np.stack(
         [
-            calibrated.step(index, ag.log_confidence(counts[:, index]), calibrated.start(len(counts))).stop
+            calibrated.step(
+                index, ag.log_confidence(counts[:, index]), calibrated.start(len(counts))
+            ).stop
             for index in range(len(checkpoints))
         ],
         axis=1,
@@ -104,15 +120,23 @@ def test_prefiltered_decisions_are_those_of_the_rule(risk: str, checkpoints: tup
         np.testing.assert_array_equal(flags, stops)
 
 
-@pytest.mark.skipif(not can_prefilter_on_cpu(), reason="the prefilter's loop is compiled with numba")
+@pytest.mark.skipif(
+    not can_prefilter_on_cpu(), reason="the prefilter's loop is compiled with numba"
+)
 def test_where_two_best_classes_tie_the_rule_decides_which_is_first() -> None:
-    """A learned risk counts the members with another best class than the first, and sums of confidences round by their order."""
+    """A learned risk counts the members with another best class than the first, and sums of
+    confidences round by their order.
+    """
     rng = np.random.default_rng(0)
-    tops = np.array([(0, 0, 0, 1, 1), (0, 0, 1, 2, 3)])[np.arange(60) % 2]  # two and three of five dissent
+    tops = np.array([(0, 0, 0, 1, 1), (0, 0, 1, 2, 3)])[
+        np.arange(60) % 2
+    ]  # two and three of five dissent
     known = ag.log_confidence(np.stack([10 * np.eye(4, dtype=np.int64)[tops]] * 3, axis=1))
     weights = 20.0 * (np.arange(9) == 6)
     risk = ag.LearnedRisk(ag.TopMass(), 2, weights, -10.0, np.log([10, 20, 30]), (10, 20, 30))
-    calibrated = ag.AgreeStop(0.9, (10, 20, 30), 2, risk=risk).calibrate(known, 3 * (np.arange(60) % 2), (10, 20, 30))
+    calibrated = ag.AgreeStop(0.9, (10, 20, 30), 2, risk=risk).calibrate(
+        known, 3 * (np.arange(60) % 2), (10, 20, 30)
+    )
     counts = np.zeros((200, 5, 4), dtype=np.int64)
     counts[:, :4, :2] = rng.integers(5, 20, (200, 4, 2))
     counts[:, 1:4:2, :2] = counts[:, :4:2, 1::-1]  # pairs of members with two classes exchanged
@@ -124,17 +148,25 @@ def test_where_two_best_classes_tie_the_rule_decides_which_is_first() -> None:
     assert prefilter.may_stop(tied[:, None], np.array([1])).all()
 
 
-@pytest.mark.skipif(not can_prefilter_on_cpu(), reason="the prefilter's loop is compiled with numba")
+@pytest.mark.skipif(
+    not can_prefilter_on_cpu(), reason="the prefilter's loop is compiled with numba"
+)
 @pytest.mark.parametrize("risk", ["plain", "temperatures, r=0.0", "temperatures, r=2.0", "shaped"])
 @pytest.mark.parametrize("scale", [1.0, 1e5])
 def test_logits_are_prefiltered_too(risk: str, scale: float) -> None:
-    logits = scale * (np.cumsum(SPIKES, axis=1) - 20 + 0.1 * np.random.default_rng(0).normal(size=SPIKES.shape))
+    logits = scale * (
+        np.cumsum(SPIKES, axis=1) - 20 + 0.1 * np.random.default_rng(0).normal(size=SPIKES.shape)
+    )
     scores = ag.log_confidence(logits)
-    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=RISKS[risk]()).calibrate(scores[KNOWN], LABELS[KNOWN], EVERY)
+    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=RISKS[risk]()).calibrate(
+        scores[KNOWN], LABELS[KNOWN], EVERY
+    )
     prefilter = prefilter_for(calibrated, "logits")
     assert prefilter is not None
     flags = prefilter.may_stop(logits[NEW], np.arange(STEPS))
-    looks = (calibrated.step(at, scores[NEW][:, at], calibrated.start(200)).stop for at in range(STEPS))
+    looks = (
+        calibrated.step(at, scores[NEW][:, at], calibrated.start(200)).stop for at in range(STEPS)
+    )
     stops = np.stack(list(looks), axis=1)
     assert flags[stops].all() and flags.mean() < 0.9
     wrong = logits[NEW].copy()
@@ -143,7 +175,9 @@ def test_logits_are_prefiltered_too(risk: str, scale: float) -> None:
 
 
 def test_a_learned_risk_has_no_prefilter_on_logits() -> None:
-    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=learned()).calibrate(SCORES[KNOWN], LABELS[KNOWN], EVERY)
+    calibrated = ag.AgreeStop(0.8, EVERY, 2, risk=learned()).calibrate(
+        SCORES[KNOWN], LABELS[KNOWN], EVERY
+    )
     assert prefilter_for(calibrated) is not None and prefilter_for(calibrated, "logits") is None
 
 
@@ -162,7 +196,9 @@ def test_a_rule_that_never_stops_early_runs_to_the_last_checkpoint() -> None:
 # ---- the GPU kernel, on a GPU or in Triton's interpreter
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-KERNELS = pytest.mark.skipif(not TRITON_AVAILABLE, reason="there are no kernels for GPUs, or Triton is not installed")
+KERNELS = pytest.mark.skipif(
+    not TRITON_AVAILABLE, reason="there are no kernels for GPUs, or Triton is not installed"
+)
 
 
 @KERNELS
@@ -174,12 +210,22 @@ def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> N
 
     rng = np.random.default_rng(seed)
     n, steps, members, classes = 42, 8, int(rng.integers(1, 5)), int(rng.integers(2, 7))
-    size, r, fill = int(rng.integers(1, classes + 1)), float(rng.choice([-np.inf, -1, 0, 1, 3, np.inf])), bool(rng.integers(2))
+    size, r, fill = (
+        int(rng.integers(1, classes + 1)),
+        float(rng.choice([-np.inf, -1, 0, 1, 3, np.inf])),
+        bool(rng.integers(2)),
+    )
     rates = rng.uniform(0.05, 0.6, (n, 1, 1, classes))
     spikes, labels = rng.random((n, steps, members, classes)) < rates, rates[:, 0, 0].argmax(axis=1)
     sums = np.cumsum(spikes, axis=1)
     scores = ag.log_confidence(sums)
-    rule = ag.AgreeStop(rng.uniform(0.2, 0.8), tuple(range(1, steps + 1)), size, fill, ag.TopMass(ag.MergeConfidence(r)))
+    rule = ag.AgreeStop(
+        rng.uniform(0.2, 0.8),
+        tuple(range(1, steps + 1)),
+        size,
+        fill,
+        ag.TopMass(ag.MergeConfidence(r)),
+    )
     calibrated = rule.calibrate(scores[:30], labels[:30])
     expected, prefilter = calibrated.decide(scores[30:]), prefilter_for(calibrated)
     assert prefilter is not None
@@ -194,12 +240,19 @@ def test_the_kernel_finds_the_first_step_where_the_rule_may_stop(seed: int) -> N
     steps_of = looks[:, :, 0] - 1
     stops = steps_of[:, 0]
     assert (found[:, 0] < 0).all() and (stops <= expected.stop_index).all()
-    for row, seen in enumerate(-found[:, 0]):  # the rule's step is kept, unless there were too many before it
-        assert expected.stop_index[row] in steps_of[row, :seen] or (seen == LOOKS and steps_of[row, -1] < expected.stop_index[row])
-        np.testing.assert_array_equal(looks[row, :seen, 1:], sums[30 + row, steps_of[row, :seen]].reshape(seen, -1))
+    for row, seen in enumerate(
+        -found[:, 0]
+    ):  # the rule's step is kept, unless there were too many before it
+        assert expected.stop_index[row] in steps_of[row, :seen] or (
+            seen == LOOKS and steps_of[row, -1] < expected.stop_index[row]
+        )
+        np.testing.assert_array_equal(
+            looks[row, :seen, 1:], sums[30 + row, steps_of[row, :seen]].reshape(seen, -1)
+        )
     threshold = float(calibrated.thresholds[0])
     risks = reading_of(rule, scores[30:]).risk
-    near = risks < threshold + 0.01 * (1 + abs(threshold))  # far above the margin, so earlier steps must have been ruled out
+    # far above the margin, so earlier steps must have been ruled out
+    near = risks < threshold + 0.01 * (1 + abs(threshold))
     near[:, -1] = True
     assert (stops >= near.argmax(axis=1)).all()
     np.testing.assert_array_equal(counts.cpu().numpy(), sums[30:, -1])
@@ -215,12 +268,18 @@ HOSTILE = (
 
 @KERNELS
 @pytest.mark.parametrize(("r", "temperature", "threshold", "counts"), HOSTILE)
-def test_the_margin_covers_rounding_that_is_amplified(r: float, temperature: float, threshold: float, counts: Any) -> None:
-    """A risk within float64's rounding of the threshold, and a temperature or an exponent that amplifies float32's rounding."""
+def test_the_margin_covers_rounding_that_is_amplified(
+    r: float, temperature: float, threshold: float, counts: Any
+) -> None:
+    """A risk within float64's rounding of the threshold, and a temperature or an exponent that
+    amplifies float32's rounding.
+    """
     from agreestop.engines.gpu.continuous_batching import LOOKS, GpuPrefilter
 
     given, times = np.array([counts]), (80, 81)
-    rule = ag.AgreeStop(0.5, times, 1, True, ag.TopMass(ag.MergeConfidence(r), np.full(2, temperature), times))
+    rule = ag.AgreeStop(
+        0.5, times, 1, True, ag.TopMass(ag.MergeConfidence(r), np.full(2, temperature), times)
+    )
     calibrated = rule.calibrate(ag.log_confidence(np.stack([given] * 2, axis=1)), [0])
     prefilter = prefilter_for(at_threshold(calibrated, threshold))
     assert prefilter is not None and prefilter.fits_gpu
@@ -229,7 +288,9 @@ def test_the_margin_covers_rounding_that_is_amplified(r: float, temperature: flo
         torch.tensor(given, dtype=torch.int32, device=DEVICE),
         torch.zeros((1, 2 + 10 * LOOKS), dtype=torch.int32, device=DEVICE),
     )
-    GpuPrefilter(prefilter, 3, 1, DEVICE)(torch.zeros((1, 3, 1, 3), device=DEVICE), begins, time, before, outcome)
+    GpuPrefilter(prefilter, 3, 1, DEVICE)(
+        torch.zeros((1, 3, 1, 3), device=DEVICE), begins, time, before, outcome
+    )
     assert outcome[0, 2] == 80
     np.testing.assert_array_equal(outcome[0, 3:12].cpu().numpy(), given.ravel())
 

@@ -1,4 +1,6 @@
-"""Watch, then decide: a stream step by step against the definition from whole recordings, and what is refused."""
+"""Watch, then decide: a stream step by step against the definition from whole recordings, and what
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,17 @@ from tests.decide.strategies import calibrate_quietly
 WINDOW, STEPS = 8, 25
 
 
-def recordings(rng: np.random.Generator, n: int) -> tuple[list[Any], list[list[tuple[int, int]]], list[int]]:
+def recordings(
+    rng: np.random.Generator, n: int
+) -> tuple[list[Any], list[list[tuple[int, int]]], list[int]]:
     """Noise on eight inputs; a word on the first two, and after it one of two more words."""
     streams, events, labels = [], [], []
     for _ in range(n):
-        length, start, label = int(rng.integers(100, 140)), int(rng.integers(10, 60)), int(rng.integers(1, 3))
+        length, start, label = (
+            int(rng.integers(100, 140)),
+            int(rng.integers(10, 60)),
+            int(rng.integers(1, 3)),
+        )
         x = rng.random((length, 8)) < 0.05
         x[start : start + 8, :2] |= rng.random((8, 2)) < 0.8
         x[start + 10 : start + 40, 2 * label : 2 * label + 2] |= rng.random((30, 2)) < 0.7
@@ -45,15 +53,21 @@ def parts() -> Any:
     ensemble = ag.ensembles.DeepEnsemble(network, members=2, seed=0).fit(x, y, 12, progress=False)
     spotted, classed = recordings(rng, 40), recordings(rng, 120)
     heard = ensemble.listen(spotted[0], window=WINDOW, event=0)
-    spotter = ag.Spotter(0.1, rest=STEPS + 5, within=10).calibrate(heard.scores, spotted[1], near=10)
+    spotter = ag.Spotter(0.1, rest=STEPS + 5, within=10).calibrate(
+        heard.scores, spotted[1], near=10
+    )
     other = ensemble.listen(classed[0], window=WINDOW, event=0)
     first = [next(iter(spotter.alarms(one)), -1) for one in other.scores]
-    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(other.after(first, classed[2], steps=STEPS))
+    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(
+        other.after(first, classed[2], steps=STEPS)
+    )
     return ensemble, spotter, rule, heard, spotted
 
 
 def test_a_stream_detects_and_decides_as_its_recording_does(parts: Any) -> None:
-    """One stream of several recordings, pushed as frames and as indices, against alarms and windows of the whole."""
+    """One stream of several recordings, pushed as frames and as indices, against alarms and windows
+    of the whole.
+    """
     ensemble, spotter, rule, _, _ = parts
     x = np.concatenate(recordings(np.random.default_rng(5), 6)[0])
     heard = ensemble.listen([x], window=WINDOW, event=0)
@@ -67,34 +81,51 @@ def test_a_stream_detects_and_decides_as_its_recording_does(parts: Any) -> None:
         if result is not None:
             found.append((step, result))
     detected = [step for step, one in found if isinstance(one, ag.Detection)]
-    assert detected == alarms.tolist() == [one.index for _, one in found if isinstance(one, ag.Detection)]
+    assert (
+        detected
+        == alarms.tolist()
+        == [one.index for _, one in found if isinstance(one, ag.Detection)]
+    )
     whole = [alarm for alarm in alarms if alarm + STEPS < len(x)]
     for alarm in whole:
         (scores,) = [heard.after([alarm], [0], steps=STEPS)]
         expected = rule.decide(replace(scores, labels=None, ids=None))[0]
-        (decided,) = [(step, one) for step, one in found if isinstance(one, ag.Decision) and alarm < step <= alarm + STEPS]
+        (decided,) = [
+            (step, one)
+            for step, one in found
+            if isinstance(one, ag.Decision) and alarm < step <= alarm + STEPS
+        ]
         assert decided[0] == alarm + expected.time
         assert (decided[1].time, decided[1].classes) == (expected.time, expected.classes)
 
 
 def test_the_rest_of_the_event_may_be_skipped(parts: Any) -> None:
-    """Decisions are those on the steps after the skipped ones, which never raise an alarm of their own."""
+    """Decisions are those on the steps after the skipped ones, which never raise an alarm of their
+    own.
+    """
     ensemble, spotter, _, _, _ = parts
     streams, _, labels = recordings(np.random.default_rng(6), 120)
     other, skip = ensemble.listen(streams, window=WINDOW, event=0), 5
     first = [next(iter(spotter.alarms(one)), -1) for one in other.scores]
-    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(other.after(first, labels, steps=STEPS, skip=skip))
+    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(
+        other.after(first, labels, steps=STEPS, skip=skip)
+    )
     x = np.concatenate(recordings(np.random.default_rng(7), 4)[0])
     session = ensemble.watch(spotter, rule, window=WINDOW, event=0, skip=skip)
     found = [session.push(frame=frame) for frame in x]
     heard = ensemble.listen([x], window=WINDOW, event=0)
     alarms = spotter.alarms(heard.scores[0])
-    assert [one.index for one in found if isinstance(one, ag.Detection)] == alarms.tolist() and len(alarms) > 1
+    assert [one.index for one in found if isinstance(one, ag.Detection)] == alarms.tolist() and len(
+        alarms
+    ) > 1
     for alarm in alarms[alarms + skip + STEPS < len(x)]:
         moved = heard.after([alarm + skip], [0], steps=STEPS)
         expected = rule.decide(replace(moved, labels=None, ids=None))[0]
         decided = found[alarm + skip + expected.time]
-        assert isinstance(decided, ag.Decision) and (decided.time, decided.classes) == (expected.time, expected.classes)
+        assert isinstance(decided, ag.Decision) and (decided.time, decided.classes) == (
+            expected.time,
+            expected.classes,
+        )
     with pytest.raises(ag.InputError, match="rest of at least 31"):
         ensemble.watch(spotter, rule, window=WINDOW, event=0, skip=6)
 
@@ -106,7 +137,9 @@ def test_its_state_does_not_grow_and_a_stream_that_ends_early_says_so(parts: Any
     for step, frame in enumerate(np.concatenate(spotted[0])[:2000]):
         session.push(frame=frame)
         if step in (500, 1999):
-            sizes.append(sum(one.nbytes for one in vars(session).values() if isinstance(one, np.ndarray)))
+            sizes.append(
+                sum(one.nbytes for one in vars(session).values() if isinstance(one, np.ndarray))
+            )
     assert sizes[0] == sizes[1] and session.time == 2000
     while session.detection is None:
         session.push(frame=np.array([1, 1, 0, 0, 0, 0, 0, 0], dtype=bool))
@@ -118,7 +151,9 @@ def test_its_state_does_not_grow_and_a_stream_that_ends_early_says_so(parts: Any
 def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
     ensemble, spotter, rule, heard, spotted = parts
     first = [next(iter(spotter.alarms(one)), -1) for one in heard.scores]
-    same = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(heard.after(first, spotted[2], steps=STEPS))
+    same = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(
+        heard.after(first, spotted[2], steps=STEPS)
+    )
     with pytest.raises(ag.InputError, match="other recordings"):
         ensemble.watch(spotter, same, window=WINDOW, event=0)
     short = replace(spotter, spotter=replace(spotter.spotter, rest=3))
@@ -138,7 +173,9 @@ def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
         ensemble.watch(spotter, calibrate_quietly(joining, scores), window=WINDOW, event=0)
 
 
-def test_another_window_event_or_skip_than_calibrated_with_is_refused(parts: Any, tmp_path: Path) -> None:
+def test_another_window_event_or_skip_than_calibrated_with_is_refused(
+    parts: Any, tmp_path: Path
+) -> None:
     """In memory and from files: recordings, scores, spotters and rules keep what made them."""
     ensemble, spotter, rule, heard, spotted = parts
     heard.scores.save(tmp_path / "recordings.npz", spotted[1])
@@ -147,9 +184,15 @@ def test_another_window_event_or_skip_than_calibrated_with_is_refused(parts: Any
     kept.save(tmp_path / "spotter")
     rule.save(tmp_path / "rule")
     other = ensemble.listen(recordings(np.random.default_rng(8), 60)[0], window=WINDOW, event=0)
-    ag.save_scores(tmp_path / "scores.npz", other.after(np.full(60, 40), np.zeros(60, np.int64), steps=STEPS, skip=3))
+    ag.save_scores(
+        tmp_path / "scores.npz",
+        other.after(np.full(60, 40), np.zeros(60, np.int64), steps=STEPS, skip=3),
+    )
     skips = replace(rule, heard=ag.load_scores(tmp_path / "scores.npz").heard)
-    for watcher, decider in ((spotter, rule), (ag.Spotter.load(tmp_path / "spotter"), ag.load_rule(tmp_path / "rule"))):
+    for watcher, decider in (
+        (spotter, rule),
+        (ag.Spotter.load(tmp_path / "spotter"), ag.load_rule(tmp_path / "rule")),
+    ):
         assert ensemble.watch(watcher, decider, window=WINDOW, event=0).note == ""
         for given, what in (
             ({"window": 9}, "window=9"),
@@ -160,13 +203,19 @@ def test_another_window_event_or_skip_than_calibrated_with_is_refused(parts: Any
             with pytest.raises(ag.InputError, match=f"{what}.* is given"):
                 ensemble.watch(watcher, decider, **{"window": WINDOW, "event": 0, **given})
     assert ensemble.watch(spotter, skips, window=WINDOW, event=0, skip=3).note == ""
-    with pytest.raises(ag.InputError, match="the spotter was calibrated on scores with window=8, event=0: give"):
+    with pytest.raises(
+        ag.InputError, match="the spotter was calibrated on scores with window=8, event=0: give"
+    ):
         ensemble.watch(spotter, replace(rule, heard=""), window=9, event=0)
-    with pytest.raises(ag.InputError, match="rule was calibrated on scores with window=8, event=0, skip=3"):
+    with pytest.raises(
+        ag.InputError, match="rule was calibrated on scores with window=8, event=0, skip=3"
+    ):
         ensemble.watch(spotter, skips, window=WINDOW, event=0)
 
 
-def test_a_spotter_of_another_ensemble_is_refused_and_one_of_unknown_scores_is_noted(parts: Any) -> None:
+def test_a_spotter_of_another_ensemble_is_refused_and_one_of_unknown_scores_is_noted(
+    parts: Any,
+) -> None:
     ensemble, spotter, rule, heard, spotted = parts
     for name, allowed in (("engine", "any_engine"), ("ensemble_digest", "any_members")):
         foreign = replace(spotter, **{name: "another"})
@@ -186,17 +235,23 @@ def test_adapted_networks_watch_too() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x
 
-    def step(module: nn.Module, x: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def step(
+        module: nn.Module, x: torch.Tensor, state: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         trace = x if state is None else 0.8 * state + x
         return trace.reshape(len(x), 3, 2).sum(2), trace
 
     engine = ag.adapters.from_module([Leaky(), Leaky()], step=step)
     rng = np.random.default_rng(0)
     first, second = recordings(rng, 30), recordings(rng, 60)
-    spotted, classed = ([one[:, :6].astype(np.float32) for one in part[0]] for part in (first, second))
+    spotted, classed = (
+        [one[:, :6].astype(np.float32) for one in part[0]] for part in (first, second)
+    )
     heard, other = (engine.listen(one, window=1, event=0) for one in (spotted, classed))
     spotter = ag.Spotter(0.2, rest=STEPS).calibrate(heard.scores)
-    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(other.after([end for ((_, end),) in second[1]], second[2], steps=STEPS))
+    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(
+        other.after([end for ((_, end),) in second[1]], second[2], steps=STEPS)
+    )
     with pytest.raises(ag.InputError, match="event=1"):
         engine.watch(spotter, rule, window=1, event=1)
     session = engine.watch(spotter, rule, window=5, event=0)  # logits are of one step
@@ -212,7 +267,12 @@ def nir_networks(engine: str) -> Any:
 
     rng = np.random.default_rng(0)
     members = [
-        graphs.chain(linear(rng, 6, 12), graphs.neurons("CubaLIF", (12,), rng), linear(rng, 12, 3), graphs.neurons("LIF", (3,), rng))
+        graphs.chain(
+            linear(rng, 6, 12),
+            graphs.neurons("CubaLIF", (12,), rng),
+            linear(rng, 12, 3),
+            graphs.neurons("LIF", (3,), rng),
+        )
         for _ in range(2)
     ]
     return ag.adapters.from_nir(members, dt=1e-3, engine=engine)
@@ -231,13 +291,17 @@ def snntorch_networks() -> Any:
     ids=["event-driven", "dense", "snntorch"],
 )
 def test_networks_of_other_libraries_watch_as_their_recordings_say(build: Any) -> None:
-    """Untrained networks of six inputs: alarms, scores and answers of a stream are those of the whole recording."""
+    """Untrained networks of six inputs: alarms, scores and answers of a stream are those of the
+    whole recording.
+    """
     engine, rng = build(), np.random.default_rng(0)
     first, second = ([one[:, :6] for one in recordings(rng, 40)[0]] for _ in range(2))
     heard, other = (engine.listen(one, window=WINDOW, event=0) for one in (first, second))
     spotter = ag.Spotter(0.6, rest=STEPS).calibrate(heard.scores)
     labels = rng.integers(3, size=len(second))
-    rule = ag.AgreeStop(0.6, range(1, STEPS + 1), 1).calibrate(other.after(np.full(len(second), 60), labels, steps=STEPS))
+    rule = ag.AgreeStop(0.6, range(1, STEPS + 1), 1).calibrate(
+        other.after(np.full(len(second), 60), labels, steps=STEPS)
+    )
     x = np.concatenate([one[:, :6] for one in recordings(rng, 6)[0]])
     whole = engine.listen([x], window=WINDOW, event=0)
     session, found, sizes = engine.watch(spotter, rule, window=WINDOW, event=0), [], set()
@@ -245,9 +309,16 @@ def test_networks_of_other_libraries_watch_as_their_recordings_say(build: Any) -
         found.append(session.push(frame=frame))
         sizes.add(sum(one.nbytes for one in vars(session).values() if isinstance(one, np.ndarray)))
     alarms = spotter.alarms(whole.scores[0])
-    assert [one.index for one in found if isinstance(one, ag.Detection)] == alarms.tolist() and len(alarms) > 1 == len(sizes)
+    assert [one.index for one in found if isinstance(one, ag.Detection)] == alarms.tolist() and len(
+        alarms
+    ) > 1 == len(sizes)
     assert session.score == pytest.approx(whole.scores[0][-1], abs=1e-6)
     for alarm in alarms[alarms + STEPS < len(x)]:
-        expected = rule.decide(replace(whole.after([alarm], [0], steps=STEPS), labels=None, ids=None))[0]
+        expected = rule.decide(
+            replace(whole.after([alarm], [0], steps=STEPS), labels=None, ids=None)
+        )[0]
         decided = found[alarm + expected.time]
-        assert isinstance(decided, ag.Decision) and (decided.time, decided.classes) == (expected.time, expected.classes)
+        assert isinstance(decided, ag.Decision) and (decided.time, decided.classes) == (
+            expected.time,
+            expected.classes,
+        )

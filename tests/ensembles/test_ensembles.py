@@ -1,4 +1,6 @@
-"""The public ensembles: fit, score, decide, live, save and load, for our networks and for modules of the user."""
+"""The public ensembles: fit, score, decide, live, save and load, for our networks and for modules
+of the user.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +40,24 @@ class Recurrent(nn.Module):
 
 
 class Accumulator(nn.Module):
-    """Neurons that spike when the sum of their inputs passes 1; the gradient is that of a sigmoid."""
+    """Neurons that spike when the sum of their inputs passes 1; the gradient is that of a
+    sigmoid.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.synapses = nn.Linear(9, 3)
 
-    def forward(self, x: Tensor, state: dict[str, Tensor] | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, x: Tensor, state: dict[str, Tensor] | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         current = self.synapses(x.flatten(1))
         potential = current if state is None else state["potential"] + current
         soft = torch.sigmoid(4 * (potential - 1))
         spikes = (potential > 1).float() + soft - soft.detach()
-        return (spikes.round() if not self.training else _hard(spikes)), {"potential": potential - spikes.detach()}
+        return (spikes.round() if not self.training else _hard(spikes)), {
+            "potential": potential - spikes.detach()
+        }
 
 
 def _hard(spikes: Tensor) -> Tensor:
@@ -62,7 +70,14 @@ def make(kind: str, **settings: Any) -> Any:
     classes = {"deep": ag.ensembles.DeepEnsemble, "variational": ag.ensembles.VariationalEnsemble}
     name, _, network = kind.partition("-")
     source: Any = {"": NETWORK, "recurrent": Recurrent, "spiking": Accumulator}[network]
-    return classes[name](source, members=3, seed=0, device="cpu", output="spikes" if network == "spiking" else "logits", **settings)
+    return classes[name](
+        source,
+        members=3,
+        seed=0,
+        device="cpu",
+        output="spikes" if network == "spiking" else "logits",
+        **settings,
+    )
 
 
 KINDS = ("deep", "variational", "deep-recurrent", "variational-recurrent", "deep-spiking")
@@ -71,17 +86,24 @@ KINDS = ("deep", "variational", "deep-recurrent", "variational-recurrent", "deep
 @pytest.fixture(scope="module")
 def trained() -> dict[str, Any]:
     """One trained ensemble of each kind; tests leave them as they are."""
-    return {kind: make(kind).fit(*toy(), epochs=8, learning_rate=2e-2, kl_weight=0.1, progress=False) for kind in KINDS}
+    return {
+        kind: make(kind).fit(*toy(), epochs=8, learning_rate=2e-2, kl_weight=0.1, progress=False)
+        for kind in KINDS
+    }
 
 
 def rule_for(ensemble: Any, inputs: Any = None, labels: Any = None) -> ag.CalibratedRule:
     if inputs is None:
         inputs, labels = toy(80, seed=2)
-    return ag.AgreeStop(target=0.8, checkpoints=range(1, STEPS + 1), max_set_size=1).calibrate(ensemble.score(inputs, labels))
+    return ag.AgreeStop(target=0.8, checkpoints=range(1, STEPS + 1), max_set_size=1).calibrate(
+        ensemble.score(inputs, labels)
+    )
 
 
 def same_decisions(first: ag.Decisions, second: ag.Decisions) -> bool:
-    return np.array_equal(first.stop_index, second.stop_index) and np.array_equal(first.sets, second.sets)
+    return np.array_equal(first.stop_index, second.stop_index) and np.array_equal(
+        first.sets, second.sets
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,9 +113,15 @@ def test_train_calibrate_decide(kind: str, trained: dict[str, Any]) -> None:
     rule = rule_for(ensemble)
     run = ensemble.decide(rule, new)
     scores = ensemble.score(new)
-    assert scores.log_confidence.shape == (60, STEPS, 3, 3) and scores.times == tuple(range(1, STEPS + 1)) and scores.labels is None
+    assert (
+        scores.log_confidence.shape == (60, STEPS, 3, 3)
+        and scores.times == tuple(range(1, STEPS + 1))
+        and scores.labels is None
+    )
     assert same_decisions(run.decisions, rule.decide(scores))
-    assert run.computed.shape == (60,) and run.computed.max() <= STEPS and run.computed.mean() < STEPS
+    assert (
+        run.computed.shape == (60,) and run.computed.max() <= STEPS and run.computed.mean() < STEPS
+    )
     assert ag.evaluate(run.decisions, truth).coverage > 0.6
 
 
@@ -111,7 +139,10 @@ def test_live_is_the_batch(kind: str, trained: dict[str, Any]) -> None:
             if decision is not None:
                 break
         assert decision is not None and decision.index == decisions.stop_index[row]
-        assert by_frame.decision is not None and by_frame.decision.classes == decision.classes == decisions[row].classes
+        assert (
+            by_frame.decision is not None
+            and by_frame.decision.classes == decision.classes == decisions[row].classes
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,11 +156,19 @@ def test_a_saved_ensemble_is_the_same(kind: str, trained: dict[str, Any], tmp_pa
             ag.ensembles.load(path)
     loaded = ag.ensembles.load(path, network=builder, device="cpu")
     assert (
-        type(loaded) is type(ensemble) and loaded.members == 3 and loaded.digest == ensemble.digest and loaded.history == ensemble.history
+        type(loaded) is type(ensemble)
+        and loaded.members == 3
+        and loaded.digest == ensemble.digest
+        and loaded.history == ensemble.history
     )
     new, _ = toy(20, seed=3)
-    np.testing.assert_array_equal(loaded.score(new).log_confidence, ensemble.score(new).log_confidence)
-    assert same_decisions(loaded.decide(rule_for(ensemble), new).decisions, ensemble.decide(rule_for(ensemble), new).decisions)
+    np.testing.assert_array_equal(
+        loaded.score(new).log_confidence, ensemble.score(new).log_confidence
+    )
+    assert same_decisions(
+        loaded.decide(rule_for(ensemble), new).decisions,
+        ensemble.decide(rule_for(ensemble), new).decisions,
+    )
 
 
 def test_fresh_members_are_drawn_for_every_input(tmp_path: Path) -> None:
@@ -142,8 +181,14 @@ def test_fresh_members_are_drawn_for_every_input(tmp_path: Path) -> None:
     assert same_decisions(ensemble.decide(rule, new).decisions, rule.decide(ensemble.score(new)))
     ensemble.save(tmp_path / "fresh.safetensors")
     loaded = ag.ensembles.load(tmp_path / "fresh.safetensors")
-    assert isinstance(loaded, ag.ensembles.VariationalEnsemble) and loaded.fresh and loaded.digest == ensemble.digest
-    np.testing.assert_array_equal(loaded.score(new).log_confidence, ensemble.score(new).log_confidence)
+    assert (
+        isinstance(loaded, ag.ensembles.VariationalEnsemble)
+        and loaded.fresh
+        and loaded.digest == ensemble.digest
+    )
+    np.testing.assert_array_equal(
+        loaded.score(new).log_confidence, ensemble.score(new).log_confidence
+    )
     with pytest.raises(ag.InputError, match="number is -1"):
         ensemble.live(rule, number=-1)
     loaded.seed += 1  # other members are drawn from the same posterior
@@ -163,8 +208,12 @@ def test_a_run_that_was_stopped_ends_with_the_same_numbers(kind: str, tmp_path: 
     with pytest.raises(KeyboardInterrupt):
         make(kind).fit(*toy(), **settings, checkpoint=path, progress=stop)
     epochs: list[str] = []
-    again = make(kind).fit(*toy(), **settings, checkpoint=path, progress=lambda what, share: epochs.append(what))
-    assert next(what for what in epochs if what.startswith("epoch")).startswith("epoch 3 of 3: loss ")
+    again = make(kind).fit(
+        *toy(), **settings, checkpoint=path, progress=lambda what, share: epochs.append(what)
+    )
+    assert next(what for what in epochs if what.startswith("epoch")).startswith(
+        "epoch 3 of 3: loss "
+    )
     assert again.digest == whole.digest and again.history == whole.history
 
 
@@ -187,9 +236,17 @@ def test_events_are_the_array() -> None:
     np.testing.assert_array_equal(first.log_confidence, second.log_confidence)
     np.testing.assert_array_equal(first.labels, labels)
     np.testing.assert_array_equal(first.ids, second.ids)
-    assert first.classes == ("top", "middle", "bottom") and first.engine == second.engine != "" and first.ensemble_digest == dense.digest
-    rule = rule_for(sparse, ag.events.Events.from_dense(*toy(80, seed=2), ("top", "middle", "bottom")), None)
-    assert same_decisions(sparse.decide(rule, events).decisions, dense.decide(rule, inputs).decisions)
+    assert (
+        first.classes == ("top", "middle", "bottom")
+        and first.engine == second.engine != ""
+        and first.ensemble_digest == dense.digest
+    )
+    rule = rule_for(
+        sparse, ag.events.Events.from_dense(*toy(80, seed=2), ("top", "middle", "bottom")), None
+    )
+    assert same_decisions(
+        sparse.decide(rule, events).decisions, dense.decide(rule, inputs).decisions
+    )
     assert rule.class_names == ("top", "middle", "bottom")
 
 
@@ -197,8 +254,12 @@ def test_events_are_the_array() -> None:
 def test_a_sensor_with_one_axis_and_real_values(kind: str) -> None:
     inputs, labels = toy()
     sensor = inputs.reshape(len(inputs), STEPS, 9) * np.float32(0.5)
-    source: Any = ag.networks.FullyConnected((9,), classes=3, hidden=(8,)) if kind == "deep" else Recurrent
-    ensemble = ag.ensembles.DeepEnsemble(source, members=2, device="cpu").fit(sensor, labels, epochs=2, progress=False)
+    source: Any = (
+        ag.networks.FullyConnected((9,), classes=3, hidden=(8,)) if kind == "deep" else Recurrent
+    )
+    ensemble = ag.ensembles.DeepEnsemble(source, members=2, device="cpu").fit(
+        sensor, labels, epochs=2, progress=False
+    )
     others, known = toy(80, seed=2)
     rule = rule_for(ensemble, others.reshape(len(others), STEPS, 9) * np.float32(0.5), known)
     run = ensemble.decide(rule, sensor)
@@ -241,7 +302,9 @@ def test_modules_that_are_trained_already_score_at_once() -> None:
         state = None
         for frame in torch.from_numpy(inputs).float().unbind(1):
             output, state = modules[1](frame, state)
-    np.testing.assert_allclose(scores.log_confidence[:, -1, 1], output.log_softmax(-1).numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        scores.log_confidence[:, -1, 1], output.log_softmax(-1).numpy(), atol=1e-5
+    )
     before = ensemble.digest
     with torch.no_grad():
         modules[0].read_out.bias.add_(1)
@@ -267,19 +330,25 @@ class OwnArchitecture:
     real_input: bool = False
 
     def layers(self) -> list[Any]:
-        return ag.networks.FullyConnected(self.input_shape, self.classes, self.members, (8, 8)).layers()
+        return ag.networks.FullyConnected(
+            self.input_shape, self.classes, self.members, (8, 8)
+        ).layers()
 
 
 def test_an_architecture_of_the_user_trains_runs_and_is_saved(tmp_path: Path) -> None:
     inputs, labels = toy(40)
-    ensemble = ag.ensembles.DeepEnsemble(OwnArchitecture(), members=2, device="cpu").fit(inputs, labels, epochs=1, progress=False)
+    ensemble = ag.ensembles.DeepEnsemble(OwnArchitecture(), members=2, device="cpu").fit(
+        inputs, labels, epochs=1, progress=False
+    )
     assert ensemble.engine.name == "dense" and "does not know OwnArchitecture" in repr(ensemble)
     ensemble.save(tmp_path / "own.safetensors")
     with pytest.raises(ag.InputError, match="the architecture OwnArchitecture"):
         ag.ensembles.load(tmp_path / "own.safetensors")
     loaded = ag.ensembles.load(tmp_path / "own.safetensors", network=OwnArchitecture())
     assert loaded.digest == ensemble.digest
-    np.testing.assert_array_equal(loaded.score(inputs).log_confidence, ensemble.score(inputs).log_confidence)
+    np.testing.assert_array_equal(
+        loaded.score(inputs).log_confidence, ensemble.score(inputs).log_confidence
+    )
 
 
 def test_members_of_a_builder_differ_and_leave_random_numbers_alone() -> None:
@@ -326,7 +395,10 @@ def test_members_that_change_after_calibration_are_refused() -> None:
 def test_the_digest_is_that_of_the_weights_that_run(engine: str, tmp_path: Path) -> None:
     if engine != "dense":
         pytest.importorskip("numba", reason="the event-driven engine needs numba")
-    ensemble, inputs = make("deep", engine=engine).fit(*toy(), epochs=1, progress=False), toy(5, seed=3)[0]
+    ensemble, inputs = (
+        make("deep", engine=engine).fit(*toy(), epochs=1, progress=False),
+        toy(5, seed=3)[0],
+    )
     rule, before = rule_for(ensemble), ensemble.score(inputs)
     first, kept = ensemble.decide(rule, inputs[:1]).decisions, ensemble.live(rule)
     next(cast(Any, ensemble.network).parameters()).data.mul_(-1)
@@ -335,20 +407,30 @@ def test_the_digest_is_that_of_the_weights_that_run(engine: str, tmp_path: Path)
     assert ensemble.digest == after.ensemble_digest != before.ensemble_digest
     ensemble.save(tmp_path / "members")
     saved = ag.ensembles.load(tmp_path / "members", engine=engine)
-    assert saved.digest == ensemble.digest and not np.array_equal(after.log_confidence, before.log_confidence)
+    assert saved.digest == ensemble.digest and not np.array_equal(
+        after.log_confidence, before.log_confidence
+    )
     np.testing.assert_array_equal(saved.score(inputs).log_confidence, after.log_confidence)
     with pytest.raises(ag.InputError, match="any_members"):
         ensemble.decide(rule, inputs)
     with pytest.raises(ag.InputError, match="any_members"):
         ensemble.live(rule)
     if engine != "dense":  # an open session keeps what it began with
-        decision = next(found for frame in inputs[0] if (found := kept.push(frame=frame)) is not None)
-        assert (decision.time, list(decision.classes)) == (first.stop_index[0] + 1, np.flatnonzero(first.sets[0]).tolist())
+        decision = next(
+            found for frame in inputs[0] if (found := kept.push(frame=frame)) is not None
+        )
+        assert (decision.time, list(decision.classes)) == (
+            first.stop_index[0] + 1,
+            np.flatnonzero(first.sets[0]).tolist(),
+        )
 
 
 def test_a_second_fit_starts_again(trained: dict[str, Any]) -> None:
     ensemble = make("deep").fit(*toy(), epochs=1, progress=False)
-    assert ensemble.fit(*toy(), epochs=8, learning_rate=2e-2, kl_weight=0.1, progress=False).digest == trained["deep"].digest
+    assert (
+        ensemble.fit(*toy(), epochs=8, learning_rate=2e-2, kl_weight=0.1, progress=False).digest
+        == trained["deep"].digest
+    )
 
 
 def test_files_of_01_and_of_the_pipeline(trained: dict[str, Any], tmp_path: Path) -> None:
@@ -359,15 +441,25 @@ def test_files_of_01_and_of_the_pipeline(trained: dict[str, Any], tmp_path: Path
     assert isinstance(loaded, ag.ensembles.DeepEnsemble) and loaded.digest == deep.digest
     np.testing.assert_array_equal(loaded.score(new).log_confidence, deep.score(new).log_confidence)
     model = variational._model
-    write_file(tmp_path / "posterior.safetensors", model.state_dict(), {"kind": "posterior", **network_settings(model)})
+    write_file(
+        tmp_path / "posterior.safetensors",
+        model.state_dict(),
+        {"kind": "posterior", **network_settings(model)},
+    )
     posterior = ag.ensembles.load(tmp_path / "posterior.safetensors")
-    assert isinstance(posterior, ag.ensembles.VariationalEnsemble) and posterior.fresh and posterior.members == 3
+    assert (
+        isinstance(posterior, ag.ensembles.VariationalEnsemble)
+        and posterior.fresh
+        and posterior.members == 3
+    )
     assert posterior.score(new).log_confidence.shape == (10, STEPS, 3, 3)
     with pytest.raises(ag.InputError, match="names its own network"):
         ag.ensembles.load(tmp_path / "members.safetensors", network=Recurrent)
 
 
-def test_a_file_of_01_has_no_digest_and_a_changed_file_is_refused(trained: dict[str, Any], tmp_path: Path) -> None:
+def test_a_file_of_01_has_no_digest_and_a_changed_file_is_refused(
+    trained: dict[str, Any], tmp_path: Path
+) -> None:
     import json
 
     from safetensors.torch import load_file, save_file
@@ -391,7 +483,9 @@ def test_a_file_of_01_has_no_digest_and_a_changed_file_is_refused(trained: dict[
 
 def test_what_is_not_trained_says_so() -> None:
     ensemble, (inputs, _) = make("deep"), toy(4)
-    rule = ag.AgreeStop(target=0.5, checkpoints=(1,), max_set_size=1).calibrate(np.zeros((9, 1, 3, 3)) - 1, np.zeros(9, int))
+    rule = ag.AgreeStop(target=0.5, checkpoints=(1,), max_set_size=1).calibrate(
+        np.zeros((9, 1, 3, 3)) - 1, np.zeros(9, int)
+    )
     uses: list[Callable[[], object]] = [
         lambda: ensemble.score(inputs),
         lambda: ensemble.decide(rule, inputs),
@@ -407,9 +501,14 @@ def test_what_is_not_trained_says_so() -> None:
 
 def test_the_representation_names_kind_members_and_engine(trained: dict[str, Any]) -> None:
     text = repr(trained["deep"])
-    assert text.startswith(f"<DeepEnsemble of 3 members, FullyConnected. The {trained['deep'].engine.name} engine was chosen since ")
+    assert text.startswith(
+        f"<DeepEnsemble of 3 members, FullyConnected. The {trained['deep'].engine.name} engine was "
+        "chosen since "
+    )
     assert "Recurrent. The dense engine was chosen since " in repr(trained["deep-recurrent"])
-    assert "The dense engine was named" in repr(ag.ensembles.DeepEnsemble([Recurrent()], engine="dense"))
+    assert "The dense engine was named" in repr(
+        ag.ensembles.DeepEnsemble([Recurrent()], engine="dense")
+    )
 
 
 def test_bad_input_gets_a_sentence(trained: dict[str, Any]) -> None:
@@ -419,13 +518,22 @@ def test_bad_input_gets_a_sentence(trained: dict[str, Any]) -> None:
             lambda: ag.ensembles.DeepEnsemble(Recurrent()),
             "network is one Recurrent: give settings .* a function that builds one",
         ),
-        (lambda: ag.ensembles.DeepEnsemble(cast(Any, "resnet18")), "network is 'resnet18': give settings"),
+        (
+            lambda: ag.ensembles.DeepEnsemble(cast(Any, "resnet18")),
+            "network is 'resnet18': give settings",
+        ),
         (lambda: ag.ensembles.DeepEnsemble([]), r"network is \[\]: give settings"),
         (lambda: ag.ensembles.DeepEnsemble(NETWORK, members=0), "members is 0"),
         (lambda: ag.ensembles.DeepEnsemble(NETWORK, seed=-1), "seed is -1"),
         (lambda: ag.ensembles.DeepEnsemble(NETWORK, device="tpu"), "device is 'tpu'"),
-        (lambda: ag.ensembles.VariationalEnsemble([Recurrent(), Recurrent()]), "drawn from one posterior"),
-        (lambda: ag.ensembles.DeepEnsemble(lambda: 3).fit(inputs, labels), "the builder returned a int"),  # type: ignore[arg-type,return-value]
+        (
+            lambda: ag.ensembles.VariationalEnsemble([Recurrent(), Recurrent()]),
+            "drawn from one posterior",
+        ),
+        (
+            lambda: ag.ensembles.DeepEnsemble(lambda: 3).fit(inputs, labels),  # type: ignore[arg-type, return-value]
+            "the builder returned a int",
+        ),
         (lambda: make("deep").fit(inputs), "there are no labels"),
         (lambda: make("deep").fit(inputs, labels[:-1]), "9"),
         (lambda: make("deep").fit(inputs, labels + 1), "labels"),
@@ -434,7 +542,10 @@ def test_bad_input_gets_a_sentence(trained: dict[str, Any]) -> None:
         (lambda: make("deep").fit(np.full(inputs.shape, np.nan), labels), "x holds"),
         (lambda: make("deep").fit(inputs, labels, epochs=0), "epochs is 0"),
         (lambda: make("deep").fit(inputs, labels, steps=4), "leave steps out"),
-        (lambda: make("deep").fit(ag.events.Events.from_dense(inputs, labels, tuple("abcd"))), "x names 4 classes"),
+        (
+            lambda: make("deep").fit(ag.events.Events.from_dense(inputs, labels, tuple("abcd"))),
+            "x names 4 classes",
+        ),
         (lambda: trained["deep"].decide(ag.AgreeStop(0.9, (1, 2), 1), inputs), "is not calibrated"),
         (lambda: trained["deep"].score(inputs, labels + 5), "labels"),
     ]

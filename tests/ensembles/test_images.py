@@ -1,4 +1,6 @@
-"""The training loop on held images: it learns, it resumes, and batch normalisation gets statistics of later steps."""
+"""The training loop on held images: it learns, it resumes, and batch normalisation gets statistics
+of later steps.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,17 @@ def test_it_learns_and_the_network_runs_longer_than_it_was_trained() -> None:
     images, labels = pictures(192)
     model = members(replace(CONFIG, width=12), 2)
     epochs: list[int] = []
-    settings = ImageTraining(rate_epochs=10, rate_learning_rate=0.03, epochs=5, learning_rate=0.02, batch_size=24, horizons=(2,))
-    history = train(model, images, labels, settings, on_epoch=lambda epoch, figures: epochs.append(epoch))
+    settings = ImageTraining(
+        rate_epochs=10,
+        rate_learning_rate=0.03,
+        epochs=5,
+        learning_rate=0.02,
+        batch_size=24,
+        horizons=(2,),
+    )
+    history = train(
+        model, images, labels, settings, on_epoch=lambda epoch, figures: epochs.append(epoch)
+    )
     assert epochs == list(range(15)) and history[9].accuracy > 0.8 and history[-1].accuracy > 0.8
     reestimate_batchnorm(model, images, 4, batches=3, batch_size=48)
     new, truth = pictures(90, 1)
@@ -76,7 +87,9 @@ def test_a_killed_run_continues_to_the_same_numbers(tmp_path: Path) -> None:
 def test_a_posterior_learns_too() -> None:
     images, labels = pictures(48)
     posterior = Posterior(CONFIG, torch.Generator().manual_seed(0), initial_deviation=0.1)
-    history = train(posterior, images, labels, replace(SETTINGS, kl_weight=1e-4, learning_rate=1e-3))
+    history = train(
+        posterior, images, labels, replace(SETTINGS, kl_weight=1e-4, learning_rate=1e-3)
+    )
     assert history[-1].divergence > 0 and np.isfinite(history[-1].loss)
     reestimate_batchnorm(posterior, images, 4, batches=2, batch_size=24)
     drawn = posterior.eval().with_members(3).members(torch.Generator().manual_seed(1))
@@ -88,17 +101,23 @@ def test_images_are_flipped_and_shifted() -> None:
     seen = set()
     for seed in range(40):
         changed = augmented(images, torch.Generator().manual_seed(seed))
-        assert changed.shape == images.shape and set(changed[0, 0].flatten().tolist()) <= set(images[0, 0].flatten().tolist())
+        assert changed.shape == images.shape and set(changed[0, 0].flatten().tolist()) <= set(
+            images[0, 0].flatten().tolist()
+        )
         rows = changed[1, 2].diff(dim=0)
         columns = changed[1, 2].diff(dim=1)
-        assert set(rows.abs().flatten().tolist()) <= {6.0} and set(columns.abs().flatten().tolist()) <= {1.0}
+        assert set(rows.abs().flatten().tolist()) <= {6.0} and set(
+            columns.abs().flatten().tolist()
+        ) <= {1.0}
         seen.add(tuple(changed[0, 0].flatten().tolist()))
     assert len(seen) > 20
 
 
 @pytest.mark.parametrize("timed", (0, 3))
 def test_batch_normalisation_gets_the_statistics_of_the_images(timed: int) -> None:
-    """The statistics of the first normalisation can be computed by hand: one batch holds all images, and all steps see the same."""
+    """The statistics of the first normalisation can be computed by hand: one batch holds all
+    images, and all steps see the same.
+    """
     images, _ = pictures(20)
     model = members(replace(CONFIG, timed=timed), 0)
     stem = model.network.layers[0]
@@ -138,7 +157,9 @@ def test_bad_input_is_refused() -> None:
 
 def test_every_other_batch_of_the_last_horizon_trains_on_the_steps_after_a_burn_in() -> None:
     settings = replace(SETTINGS, burn_in=3)
-    assert [[settings.skipped(epoch, batch) for batch in range(3)] for epoch in range(4)] == [[0] * 3] * 3 + [[0, 3, 0]]
+    assert [[settings.skipped(epoch, batch) for batch in range(3)] for epoch in range(4)] == [
+        [0] * 3
+    ] * 3 + [[0, 3, 0]]
     images, labels = pictures(40)
     without, with_burn_in = deep(), deep()
     train(without, images, labels, SETTINGS)
@@ -149,11 +170,17 @@ def test_every_other_batch_of_the_last_horizon_trains_on_the_steps_after_a_burn_
 
 @pytest.mark.parametrize("kind", ["deep", "variational"])
 def test_a_burn_in_changes_no_spike_and_has_no_gradient(kind: str) -> None:
-    model: Any = (deep() if kind == "deep" else Posterior(CONFIG, torch.Generator().manual_seed(0))).eval()
+    model: Any = (
+        deep() if kind == "deep" else Posterior(CONFIG, torch.Generator().manual_seed(0))
+    ).eval()
     for name, value in model.named_parameters():
         if "norm.bias" in name:
             value.data.fill_(1.0)
-    read_out = next(value for name, value in model.named_parameters() if name.endswith("layers.17.synapses.weight"))
+    read_out = next(
+        value
+        for name, value in model.named_parameters()
+        if name.endswith("layers.17.synapses.weight")
+    )
     read_out.data.fill_(1.0)
     image = torch.rand(1, 5, 3, 8, 8) * 3
     whole = model.read_out(image, torch.Generator().manual_seed(1), 6)

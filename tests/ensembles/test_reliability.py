@@ -1,4 +1,6 @@
-"""Files of ensembles and training: one changed bit is noticed, and nothing continues or is used that does not belong together."""
+"""Files of ensembles and training: one changed bit is noticed, and nothing continues or is used
+that does not belong together.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,11 @@ def continued(first: Any, second: Any, path: Path, examples: Any = None) -> None
 @pytest.mark.parametrize(
     ("first", "second", "match"),
     [
-        (lambda: deep(NETWORK), lambda: deep(replace(NETWORK, neuron=Neuron(threshold=0.7))), "other network settings"),
+        (
+            lambda: deep(NETWORK),
+            lambda: deep(replace(NETWORK, neuron=Neuron(threshold=0.7))),
+            "other network settings",
+        ),
         (variational, lambda: variational(prior_variance=1.0), "other network settings"),
         (variational, lambda: variational(initial_deviation=0.1), "other network settings"),
         (lambda: deep(Leaky), lambda: deep(Rectified), "other network settings"),
@@ -71,7 +77,9 @@ def continued(first: Any, second: Any, path: Path, examples: Any = None) -> None
         (lambda: deep(Leaky), lambda: deep(Leaky, seed=1), "other training settings"),
     ],
 )
-def test_a_checkpoint_of_another_network_is_refused(first: Any, second: Any, match: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_network_is_refused(
+    first: Any, second: Any, match: str, tmp_path: Path
+) -> None:
     with pytest.raises(ag.InputError, match=match):
         continued(first(), second(), tmp_path / "run.safetensors")
 
@@ -85,7 +93,9 @@ def test_a_checkpoint_of_other_examples_is_refused(tmp_path: Path) -> None:
 
 
 def test_dropout_follows_from_seed_and_epoch(tmp_path: Path) -> None:
-    """A resumed training draws what an uninterrupted one draws, and torch's own random numbers stay as they were."""
+    """A resumed training draws what an uninterrupted one draws, and torch's own random numbers stay
+    as they were.
+    """
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
@@ -99,7 +109,10 @@ def test_dropout_follows_from_seed_and_epoch(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         deep(Leaky).fit(*toy(30), epochs=3, checkpoint=tmp_path / "run", progress=stop)
     torch.manual_seed(99)
-    assert deep(Leaky).fit(*toy(30), epochs=3, checkpoint=tmp_path / "run", progress=False).digest == whole.digest
+    assert (
+        deep(Leaky).fit(*toy(30), epochs=3, checkpoint=tmp_path / "run", progress=False).digest
+        == whole.digest
+    )
 
 
 def test_modules_are_not_left_in_training_mode_by_an_interrupted_fit() -> None:
@@ -117,7 +130,12 @@ def test_modules_are_not_left_in_training_mode_by_an_interrupted_fit() -> None:
 def test_the_digest_covers_what_modules_compute_and_does_not_change_with_use() -> None:
     inputs, _ = toy(4)
     made = {}
-    for name, module in (("plain", Leaky()), ("same", Leaky()), ("decay", Leaky(0.5)), ("forward", Rectified())):
+    for name, module in (
+        ("plain", Leaky()),
+        ("same", Leaky()),
+        ("decay", Leaky(0.5)),
+        ("forward", Rectified()),
+    ):
         with torch.no_grad():
             for value in module.parameters():
                 value.fill_(0.1)
@@ -130,8 +148,17 @@ def test_the_digest_covers_what_modules_compute_and_does_not_change_with_use() -
 
 def test_the_digest_of_tensors_covers_their_names_dtypes_and_shapes() -> None:
     zeros = torch.zeros(6)
-    tensors = ({"a": zeros}, {"b": zeros}, {"a": zeros.int()}, {"a": zeros.view(2, 3)}, {"a": zeros.view(3, 2)}, {"a": zeros + 1})
-    assert len({digest_of(each, settings) for each in tensors for settings in ({}, {"seed": 1})}) == 12
+    tensors = (
+        {"a": zeros},
+        {"b": zeros},
+        {"a": zeros.int()},
+        {"a": zeros.view(2, 3)},
+        {"a": zeros.view(3, 2)},
+        {"a": zeros + 1},
+    )
+    assert (
+        len({digest_of(each, settings) for each in tensors for settings in ({}, {"seed": 1})}) == 12
+    )
 
 
 def test_as_many_members_as_modules() -> None:
@@ -159,7 +186,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("files")
     for kind in ("deep", "variational"):
         checkpoint = folder / f"{kind}.checkpoint"
-        make(kind).fit(*toy(20), epochs=1, checkpoint=checkpoint, progress=False).save(folder / f"{kind}.safetensors")
+        make(kind).fit(*toy(20), epochs=1, checkpoint=checkpoint, progress=False).save(
+            folder / f"{kind}.safetensors"
+        )
     return {path.name: path for path in folder.iterdir()}
 
 
@@ -170,7 +199,14 @@ def test_one_flipped_bit_is_refused(name: str, files: dict[str, Path], tmp_path:
     rng = np.random.default_rng(0)
     digest = whole.index(b"digest")
     indices = [(at, bit) for at in range(digest, digest + 6) for bit in range(8)]
-    for at, bit in (*indices, *zip((*range(12), *rng.integers(len(whole), size=80)), rng.integers(8, size=92).tolist(), strict=True)):
+    for at, bit in (
+        *indices,
+        *zip(
+            (*range(12), *rng.integers(len(whole), size=80)),
+            rng.integers(8, size=92).tolist(),
+            strict=True,
+        ),
+    ):
         changed = bytearray(whole)
         changed[at] ^= 1 << bit
         path.write_bytes(changed)
@@ -204,8 +240,20 @@ def changed_header(path: Path, change: Any) -> None:
         lambda header: {**header, "network": []},
         lambda header: {**header, "network": {"architecture": []}},
         lambda header: {**header, "network": {**header["network"], "settings": 3}},
-        lambda header: {**header, "network": {**header["network"], "settings": {**header["network"]["settings"], "neuron": [1]}}},
-        lambda header: {**header, "network": {**header["network"], "settings": {**header["network"]["settings"], "hidden": [10**7]}}},
+        lambda header: {
+            **header,
+            "network": {
+                **header["network"],
+                "settings": {**header["network"]["settings"], "neuron": [1]},
+            },
+        },
+        lambda header: {
+            **header,
+            "network": {
+                **header["network"],
+                "settings": {**header["network"]["settings"], "hidden": [10**7]},
+            },
+        },
         lambda header: {**header, "members": 10**9},
         lambda header: {**header, "members": "six"},
         lambda header: {**header, "history": [3]},
@@ -214,7 +262,9 @@ def changed_header(path: Path, change: Any) -> None:
         lambda header: {**header, "seed": -4},
     ],
 )
-def test_a_header_of_other_types_or_sizes_is_refused_at_once(change: Any, files: dict[str, Path], tmp_path: Path) -> None:
+def test_a_header_of_other_types_or_sizes_is_refused_at_once(
+    change: Any, files: dict[str, Path], tmp_path: Path
+) -> None:
     path = tmp_path / "forged.safetensors"
     path.write_bytes(files["deep.safetensors"].read_bytes())
     changed_header(path, change)
@@ -242,16 +292,27 @@ def test_a_header_of_great_depth_or_length_is_refused(tmp_path: Path) -> None:
         ag.ensembles.load(tmp_path / "long")
 
 
-@pytest.mark.parametrize("change", [{"history": None}, {"key": None}, {"history": [{"loss": "much"}]}, {"key": "old"}])
-def test_a_checkpoint_without_its_history_is_refused(change: dict[str, Any], files: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change", [{"history": None}, {"key": None}, {"history": [{"loss": "much"}]}, {"key": "old"}]
+)
+def test_a_checkpoint_without_its_history_is_refused(
+    change: dict[str, Any], files: dict[str, Path], tmp_path: Path
+) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(files["deep.checkpoint"].read_bytes())
-    changed_header(path, lambda header: {name: value for name, value in (header | change).items() if value is not None})
+    changed_header(
+        path,
+        lambda header: {
+            name: value for name, value in (header | change).items() if value is not None
+        },
+    )
     with pytest.raises(UnusableFile, match="remove it, and training starts again"):
         make("deep").fit(*toy(20), epochs=1, checkpoint=path, progress=False)
 
 
-def test_a_file_that_is_no_checkpoint_is_not_overwritten(files: dict[str, Path], tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint_is_not_overwritten(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
     path = tmp_path / "mine"
     network = make("deep").fit(*toy(20), epochs=1, progress=False).network
     write_file(path, network.state_dict(), {"kind": "members", **network_settings(network)})

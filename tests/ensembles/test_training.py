@@ -1,4 +1,6 @@
-"""The training loop on streams: it learns, members are independent, a killed run ends with the same numbers, bad input is refused."""
+"""The training loop on streams: it learns, members are independent, a killed run ends with the same
+numbers, bad input is refused.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,15 @@ from agreestop.ensembles import load as load_ensemble
 from agreestop.ensembles.streams import StreamTraining, in_loops
 from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events import Events
-from agreestop.networks import Architecture, Convolutional, FullyConnected, Neuron, Posterior, SpikingNetwork, Surrogate
+from agreestop.networks import (
+    Architecture,
+    Convolutional,
+    FullyConnected,
+    Neuron,
+    Posterior,
+    SpikingNetwork,
+    Surrogate,
+)
 
 CONFIG = FullyConnected((1, 3, 3), 3, members=2, hidden=(12,))
 KINDS = ("deep", "variational")
@@ -41,17 +51,25 @@ def toy(n: int = 90, seed: int = 0) -> tuple[Any, Any]:
 
 def make(kind: str, config: Architecture = CONFIG) -> Any:
     generator = torch.Generator().manual_seed(0)
-    return TrainableMembers(SpikingNetwork(config, generator)) if kind == "deep" else Posterior(config, generator)
+    return (
+        TrainableMembers(SpikingNetwork(config, generator))
+        if kind == "deep"
+        else Posterior(config, generator)
+    )
 
 
 def same_state(first: Any, second: Any) -> bool:
-    return all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
+    return all(
+        torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_learns(kind: str) -> None:
     model = make(kind)
-    history = train(model, *toy(), StreamTraining(epochs=12, batch_size=30, learning_rate=2e-2, kl_weight=0.1))
+    history = train(
+        model, *toy(), StreamTraining(epochs=12, batch_size=30, learning_rate=2e-2, kl_weight=0.1)
+    )
     inputs, labels = toy(60, seed=1)
     run = run_counted(Dense(model.members(torch.Generator().manual_seed(1))), inputs)
     counts = run.spikes.sum(axis=1)
@@ -72,12 +90,19 @@ def test_steps_of_a_cuda_graph_are_the_steps(kind: str, monkeypatch: pytest.Monk
 
 
 def test_members_of_a_deep_ensemble_are_independent() -> None:
-    """The first of two members that are trained together equals a member that is trained by itself."""
-    together, single = make("deep"), make("deep", FullyConnected((1, 3, 3), 3, members=1, hidden=(12,)))
+    """The first of two members that are trained together equals a member that is trained
+    by itself.
+    """
+    together, single = (
+        make("deep"),
+        make("deep", FullyConnected((1, 3, 3), 3, members=1, hidden=(12,))),
+    )
     for model in (together, single):
         train(model, *toy(), StreamTraining(epochs=2, batch_size=30))
     for name, value in single.network.named_parameters():
-        torch.testing.assert_close(together.network.get_parameter(name)[:1], value, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            together.network.get_parameter(name)[:1], value, rtol=1e-4, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,7 +118,13 @@ def test_a_run_that_was_stopped_continues_to_the_same_numbers(kind: str, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         train(stopped, *toy(), settings, tmp_path / "run.safetensors", stop)
     epochs: list[int] = []
-    history = train(resumed, *toy(), settings, tmp_path / "run.safetensors", lambda epoch, figures: epochs.append(epoch))
+    history = train(
+        resumed,
+        *toy(),
+        settings,
+        tmp_path / "run.safetensors",
+        lambda epoch, figures: epochs.append(epoch),
+    )
     assert epochs == [2, 3]
     assert history == whole
     assert same_state(uninterrupted, resumed)
@@ -104,7 +135,9 @@ import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from tests.ensembles.test_training import StreamTraining, make, toy, train
-train(make("deep"), *toy(), StreamTraining(epochs=400, batch_size=30), Path({path!r}), lambda epoch, figures: print(epoch, flush=True))
+training = StreamTraining(epochs=400, batch_size=30)
+report = lambda epoch, figures: print(epoch, flush=True)
+train(make("deep"), *toy(), training, Path({path!r}), report)
 """
 
 
@@ -112,7 +145,10 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_numbers(tmp_path: Path) -
     path = tmp_path / "run.safetensors"
     root = str(Path(__file__).parents[2])
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED.format(tests=root, path=str(path))], stdout=subprocess.PIPE, text=True, cwd=root
+        [sys.executable, "-c", KILLED.format(tests=root, path=str(path))],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
     )
     assert process.stdout is not None
     while process.stdout.readline().strip() != "2":
@@ -144,7 +180,9 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_numbers(tmp_path: Path) -
     with pytest.raises(Enough):
         train(make("deep"), *toy(), settings, path, gather)
     assert min(after) >= 3
-    assert all(expected[epoch] == figures for epoch, figures in after.items() if epoch < len(expected))
+    assert all(
+        expected[epoch] == figures for epoch, figures in after.items() if epoch < len(expected)
+    )
 
 
 def test_a_training_that_diverges_gets_a_sentence() -> None:
@@ -160,7 +198,12 @@ def test_checkpoints_of_other_settings_and_damaged_ones_are_refused(tmp_path: Pa
     path = tmp_path / "run.safetensors"
     train(make("deep"), *toy(), StreamTraining(epochs=1), path)
     with pytest.raises(ag.InputError, match="made with other network settings"):
-        train(make("deep", FullyConnected((1, 3, 3), 3, members=2, hidden=(7,))), *toy(), StreamTraining(epochs=1), path)
+        train(
+            make("deep", FullyConnected((1, 3, 3), 3, members=2, hidden=(7,))),
+            *toy(),
+            StreamTraining(epochs=1),
+            path,
+        )
     for other, seed, match in (
         (StreamTraining(epochs=2), 0, "other training settings: "),
         (StreamTraining(epochs=1), 1, "other examples and other labels: "),
@@ -173,11 +216,15 @@ def test_checkpoints_of_other_settings_and_damaged_ones_are_refused(tmp_path: Pa
         train(make("deep"), *toy(), StreamTraining(epochs=1), path)
 
 
-@pytest.mark.parametrize("config", [CONFIG, Convolutional((1, 4, 4), 3, members=2, channels=(4,), hidden=(5,))])
+@pytest.mark.parametrize(
+    "config", [CONFIG, Convolutional((1, 4, 4), 3, members=2, channels=(4,), hidden=(5,))]
+)
 def test_members_are_saved_in_a_file(config: Architecture, tmp_path: Path) -> None:
     network = make("deep", config).network.eval()
     save_members(tmp_path / "members.safetensors", network)
-    loaded = cast(SpikingNetwork, load_ensemble(tmp_path / "members.safetensors", device="cpu").network)
+    loaded = cast(
+        SpikingNetwork, load_ensemble(tmp_path / "members.safetensors", device="cpu").network
+    )
     assert loaded.config == network.config
     assert same_state(network, loaded)
     with pytest.raises(ag.InputError, match="there is no file"):
@@ -194,8 +241,12 @@ def test_energy_is_the_sum_over_operations() -> None:
     assert run.spikes.shape == (5, 16, 2, 3)
     assert not run.operations.multiplies.any()
     spent = running_energy(run.operations)
-    np.testing.assert_allclose(spent[:, -1], PICOJOULE_ACCUMULATE * run.operations.accumulates.sum(axis=1) / 1000)
-    np.testing.assert_allclose(spent[3, 4], PICOJOULE_ACCUMULATE * run.operations.accumulates[3, :5].sum(axis=0) / 1000)
+    np.testing.assert_allclose(
+        spent[:, -1], PICOJOULE_ACCUMULATE * run.operations.accumulates.sum(axis=1) / 1000
+    )
+    np.testing.assert_allclose(
+        spent[3, 4], PICOJOULE_ACCUMULATE * run.operations.accumulates[3, :5].sum(axis=0) / 1000
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,7 +282,9 @@ def test_events_are_uploaded_in_parts(dtype: Any, monkeypatch: pytest.MonkeyPatc
     x = (np.random.default_rng(0).random((11, 3, 2, 4)) < 0.3).astype(dtype)
     for size in (1, 3 * x[0].nbytes, 2**20):
         monkeypatch.setattr(training, "UPLOADED", size)
-        whole = training.upload_in_parts(Events.from_dense(x).rows(slice(None, None, -1)), torch.device("cpu"))
+        whole = training.upload_in_parts(
+            Events.from_dense(x).rows(slice(None, None, -1)), torch.device("cpu")
+        )
         np.testing.assert_array_equal(whole.numpy(), x[::-1])
 
 
@@ -240,12 +293,17 @@ CONVOLUTIONS = {
     "channels": (Convolutional((2, 8, 8), 3, 2, (16, 24), (8,)), False),
     "first channels": (Convolutional((2, 8, 8), 3, 2, (8, 16), (8,)), False),
     "width of the second layer": (Convolutional((2, 8, 12), 3, 2, (16, 16), (8,)), False),
-    "surrogate": (Convolutional((2, 8, 8), 3, 2, (16,), (8,), Neuron(surrogate=Surrogate("sigmoid"))), False),
+    "surrogate": (
+        Convolutional((2, 8, 8), 3, 2, (16,), (8,), Neuron(surrogate=Surrogate("sigmoid"))),
+        False,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_a_network_is_trained_in_loops_if_all_its_kernels_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_is_trained_in_loops_if_all_its_kernels_run(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("numba", reason="the loops are compiled by numba")
     from agreestop.kernels.cpu import convolution as cpu_convolution
     from agreestop.kernels.cpu import deep_training as cpu_deep_training
@@ -261,7 +319,13 @@ def test_a_network_is_trained_in_loops_if_all_its_kernels_run(name: str, monkeyp
         monkeypatch.setattr(module, "can_run", can_run)
     config, expected = CONVOLUTIONS[name]
     model = make("deep", config)
-    recipe = StreamTraining(1, 8).recipe(model.train(), np.zeros((8, 16, *config.input_shape), np.float32))
-    recipe.step((np.random.default_rng(0).random((8, 16, *config.input_shape)) < 0.2).astype(np.float32), np.arange(8) % 3, 0.0)
+    recipe = StreamTraining(1, 8).recipe(
+        model.train(), np.zeros((8, 16, *config.input_shape), np.float32)
+    )
+    recipe.step(
+        (np.random.default_rng(0).random((8, 16, *config.input_shape)) < 0.2).astype(np.float32),
+        np.arange(8) % 3,
+        0.0,
+    )
     assert len(answers) >= 2 * config.members * len(config.channels)
     assert in_loops(config) == expected == all(answers)

@@ -1,4 +1,6 @@
-"""The posterior: its divergence equals PyTorch's, and drawn members compute the same as a pass of the posterior."""
+"""The posterior: its divergence equals PyTorch's, and drawn members compute the same as a pass of
+the posterior.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def posterior(config: FullyConnected | Convolutional = CONFIG) -> Posterior:
 def test_the_divergence_equals_that_of_torch() -> None:
     model = posterior()
     expected = sum(
-        kl_divergence(Normal(mean, model.log_deviation[name.replace(".", "/")].exp()), Normal(0.0, math.sqrt(PRIOR_VARIANCE))).sum()
+        kl_divergence(
+            Normal(mean, model.log_deviation[name.replace(".", "/")].exp()),
+            Normal(0.0, math.sqrt(PRIOR_VARIANCE)),
+        ).sum()
         for name, mean in model.mean.named_parameters()
     )
     torch.testing.assert_close(model.penalty(), expected)
@@ -37,12 +42,19 @@ def test_draws_have_the_mean_and_deviation_of_the_posterior() -> None:
     drawn = model.draw(torch.Generator().manual_seed(1))[name]
     deviation = model.log_deviation[name.replace(".", "/")].exp()
     assert drawn.shape == (4000, 16, 8)
-    assert ((drawn.mean(0) - model.mean.get_parameter(name)[0]).abs() < 6 * deviation[0] / math.sqrt(4000)).all()
+    assert (
+        (drawn.mean(0) - model.mean.get_parameter(name)[0]).abs()
+        < 6 * deviation[0] / math.sqrt(4000)
+    ).all()
     torch.testing.assert_close(drawn.std(0), deviation[0], rtol=0.1, atol=0)
 
 
-@pytest.mark.parametrize("config", [CONFIG, Convolutional((1, 4, 4), 3, members=2, channels=(4,), hidden=(5,))])
-def test_members_compute_the_same_as_a_pass_with_the_same_noise(config: FullyConnected | Convolutional) -> None:
+@pytest.mark.parametrize(
+    "config", [CONFIG, Convolutional((1, 4, 4), 3, members=2, channels=(4,), hidden=(5,))]
+)
+def test_members_compute_the_same_as_a_pass_with_the_same_noise(
+    config: FullyConnected | Convolutional,
+) -> None:
     model = posterior(config).eval()
     x = torch.rand((6, 7, 1, 4, 4), generator=torch.Generator().manual_seed(2)).round()
     passed = model.read_out(x, torch.Generator().manual_seed(3))
@@ -52,7 +64,9 @@ def test_members_compute_the_same_as_a_pass_with_the_same_noise(config: FullyCon
 
 
 def test_one_draw_serves_the_whole_sequence() -> None:
-    """A drawn member gives the same spikes for two halves of a sequence as for the whole, so nothing is drawn in between."""
+    """A drawn member gives the same spikes for two halves of a sequence as for the whole, so
+    nothing is drawn in between.
+    """
     network = posterior().members(torch.Generator().manual_seed(4))
     x = torch.rand((10, 3, 1, 4, 4), generator=torch.Generator().manual_seed(5)).round()
     whole, _ = network(x)

@@ -1,4 +1,6 @@
-"""The camera, one pixel at a time in plain Python: what the simulator must agree with, event for event."""
+"""The camera, one pixel at a time in plain Python: what the simulator must agree with, event for
+event.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,14 @@ def intensity(image: Floats, y: float, x: float, background: float) -> float:
 
 
 def watch(
-    image: Floats, path: Floats, size: tuple[int, int], sensor: Sensor, seed: int, number: int, scale: float, background: float
+    image: Floats,
+    path: Floats,
+    size: tuple[int, int],
+    sensor: Sensor,
+    seed: int,
+    number: int,
+    scale: float,
+    background: float,
 ) -> Booleans:
     """The events (T, 2, H, W) of one input."""
     height, width = size
@@ -58,14 +67,21 @@ def watch(
                 x = (column - (width - 1) / 2 - dx) / scale + (image.shape[1] - 1) / 2
                 level = math.log(sensor.dark + intensity(image, y, x, background))
                 if moment == 0:
-                    share = (draw(seed, Purpose.LEAK, number, pixel) >> 11) / 2**53 if sensor.leak else 0.0
+                    share = (
+                        (draw(seed, Purpose.LEAK, number, pixel) >> 11) / 2**53
+                        if sensor.leak
+                        else 0.0
+                    )
                     memory = level - share * up
                     continue
                 if rest:
                     rest, memory = rest - 1, level
                     continue
                 memory -= sensor.leak * up
-                noise = draw(seed, Purpose.SHOT_NOISE, number, (moment - 1) * height * width + pixel) / WORD
+                noise = (
+                    draw(seed, Purpose.SHOT_NOISE, number, (moment - 1) * height * width + pixel)
+                    / WORD
+                )
                 if level - memory >= up:
                     polarity = 0
                 elif level - memory <= -down:

@@ -17,14 +17,23 @@ from agreestop.events.formats import recording as recordings
 from tests.decide.strategies import assert_one_sentence
 
 
-def some_events(n: int, size: tuple[int, int] = (7, 9), last: int = 1000, first: int = 0, seed: int = 0) -> Recording:
+def some_events(
+    n: int, size: tuple[int, int] = (7, 9), last: int = 1000, first: int = 0, seed: int = 0
+) -> Recording:
     rng = np.random.default_rng([seed, n])
     time = np.sort(rng.integers(first, last + 1, n))
-    return checked_recording(rng.integers(0, size[1], n), rng.integers(0, size[0], n), rng.random(n) < 0.6, time, size)
+    return checked_recording(
+        rng.integers(0, size[1], n), rng.integers(0, size[0], n), rng.random(n) < 0.6, time, size
+    )
 
 
 def plain(
-    recording: Recording, steps: int, by: str, crop: tuple[int, int, int, int], size: tuple[int, int], window: tuple[int, int]
+    recording: Recording,
+    steps: int,
+    by: str,
+    crop: tuple[int, int, int, int],
+    size: tuple[int, int],
+    window: tuple[int, int],
 ) -> NDArray[np.int64]:
     """Counts (T, 2, H, W), one event at a time."""
     top, left, height, width = crop
@@ -32,14 +41,20 @@ def plain(
     counts = np.zeros((steps, 2, *size), np.int64)
     events = [
         (int(y) - top, int(x) - left, bool(on), int(time))
-        for x, y, on, time in zip(recording.x, recording.y, recording.polarity, recording.time, strict=True)
+        for x, y, on, time in zip(
+            recording.x, recording.y, recording.polarity, recording.time, strict=True
+        )
         if start <= time < stop and top <= y < top + height and left <= x < left + width
     ]
     for index, (y, x, on, time) in enumerate(events):
         if by == "time":
             step = (time - start) * steps // (stop - start)
         else:
-            step = next(k for k in range(steps) if k * len(events) // steps <= index < (k + 1) * len(events) // steps)
+            step = next(
+                k
+                for k in range(steps)
+                if k * len(events) // steps <= index < (k + 1) * len(events) // steps
+            )
         counts[step, 0 if on else 1, y * size[0] // height, x * size[1] // width] += 1
     return counts
 
@@ -49,7 +64,9 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     height, width = draw(st.integers(1, 9)), draw(st.integers(1, 9))
     first = draw(st.sampled_from((0, -50, 2**40, -(2**61))))
     last = first + draw(st.sampled_from((0, 3, 1000, 2**61)))
-    recording = some_events(draw(st.integers(0, 60)), (height, width), last, first, draw(st.integers(0, 50)))
+    recording = some_events(
+        draw(st.integers(0, 60)), (height, width), last, first, draw(st.integers(0, 50))
+    )
     top, left = draw(st.integers(0, height - 1)), draw(st.integers(0, width - 1))
     crop = (top, left, draw(st.integers(1, height - top)), draw(st.integers(1, width - left)))
     size = (draw(st.integers(1, crop[2])), draw(st.integers(1, crop[3])))
@@ -73,7 +90,9 @@ def test_every_event_is_where_a_plain_loop_has_it(case: dict[str, Any], together
     if case["size"] is not None and (case["size"][0] > crop[2] or case["size"][1] > crop[3]):
         case["size"] = None
     size = case["size"] or crop[2:]
-    expected = plain(recording, case["steps"], case["by"], crop, size, case["window"] or recording.span)
+    expected = plain(
+        recording, case["steps"], case["by"], crop, size, case["window"] or recording.span
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recordings, "CELLS", together)
         counts, fired = bin_events(**case, binary=False), bin_events(**case)
@@ -129,26 +148,46 @@ def test_no_events_make_empty_steps() -> None:
 
 def test_binned_recordings_are_event_data() -> None:
     for binary in (True, False):
-        inputs = np.stack([bin_events(some_events(40, seed=seed), 6, binary=binary) for seed in range(3)])
+        inputs = np.stack(
+            [bin_events(some_events(40, seed=seed), 6, binary=binary) for seed in range(3)]
+        )
         assert EventData("some", True, inputs, np.array([0, 1, 1]), ("a", "b")).shape == (2, 7, 9)
 
 
 EVENTS = some_events(10)
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "no steps": (lambda: bin_events(EVENTS, 0), "steps is 0: give an integer of at least 1"),
-    "way": (lambda: bin_events(EVENTS, 2, by="number"), "by is 'number': give 'time' for steps of equal length, or 'count'"),
-    "crop of two": (lambda: bin_events(EVENTS, 2, crop=(0, 0)), r"crop is \(0, 0\): give \(top, left, height, width\)"),  # type: ignore[arg-type]
+    "way": (
+        lambda: bin_events(EVENTS, 2, by="number"),
+        "by is 'number': give 'time' for steps of equal length, or 'count'",
+    ),
+    "crop of two": (
+        lambda: bin_events(EVENTS, 2, crop=(0, 0)),  # type: ignore[arg-type]
+        r"crop is \(0, 0\): give \(top, left, height, width\)",
+    ),
     "crop beyond": (
         lambda: bin_events(EVENTS, 2, crop=(3, 0, 5, 9)),
         r"crop is \(3, 0, 5, 9\), which does not lie within the sensor's 7 × 9",
     ),
     "crop before": (lambda: bin_events(EVENTS, 2, crop=(-1, 0, 5, 9)), "which does not lie within"),
-    "crop of nothing": (lambda: bin_events(EVENTS, 2, crop=(0, 0, 0, 9)), "which does not lie within"),
-    "larger": (lambda: bin_events(EVENTS, 2, size=(8, 9)), r"size is \(8, 9\), more than the 7 × 9 pixels there are"),
+    "crop of nothing": (
+        lambda: bin_events(EVENTS, 2, crop=(0, 0, 0, 9)),
+        "which does not lie within",
+    ),
+    "larger": (
+        lambda: bin_events(EVENTS, 2, size=(8, 9)),
+        r"size is \(8, 9\), more than the 7 × 9 pixels there are",
+    ),
     "no size": (lambda: bin_events(EVENTS, 2, size=(0, 9)), r"size is \(0, 9\)"),
-    "window of one": (lambda: bin_events(EVENTS, 2, window=(5,)), r"window is \(5,\): give its start and its stop"),  # type: ignore[arg-type]
+    "window of one": (
+        lambda: bin_events(EVENTS, 2, window=(5,)),  # type: ignore[arg-type]
+        r"window is \(5,\): give its start and its stop",
+    ),
     "window backwards": (lambda: bin_events(EVENTS, 2, window=(5, 4)), "the window is 5 to 4"),
-    "too much": (lambda: bin_events(EVENTS, 10**9), r"1000000000 steps of 2 × 7 × 9 pixels are more than 2\^33 cells"),
+    "too much": (
+        lambda: bin_events(EVENTS, 10**9),
+        r"1000000000 steps of 2 × 7 × 9 pixels are more than 2\^33 cells",
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""The cache of frames: frames are found again, damaged files are made again, and several runs may share the cache."""
+"""The cache of frames: frames are found again, damaged files are made again, and several runs may
+share the cache.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,15 @@ def make(kind: Any = np.bool_, seed: int = 0) -> EventSplits:
 
     def part(name: str, n: int, held: int | None) -> EventData:
         inputs = rng.integers(0, 2 if kind is np.bool_ else 200, (n, 1, 3, 5, 7)).astype(kind)
-        return EventData(f"some, {name}", True, inputs, rng.integers(0, 2, n), ("a", "bé"), "events are simulated", held)
+        return EventData(
+            f"some, {name}",
+            True,
+            inputs,
+            rng.integers(0, 2, n),
+            ("a", "bé"),
+            "events are simulated",
+            held,
+        )
 
     return EventSplits(part("training", 5, 80), part("tuning", 3, None), part("pool", 4, None))
 
@@ -47,7 +57,9 @@ def test_frames_are_read_from_the_cache(kind: Any, tmp_path: Path) -> None:
     found = cached(tmp_path / "new", KEY, fail)
     assert_same(made, make(kind))
     assert_same(found, made)
-    array = found.pool.inputs.indices if isinstance(found.pool.inputs, Events) else found.pool.inputs
+    array = (
+        found.pool.inputs.indices if isinstance(found.pool.inputs, Events) else found.pool.inputs
+    )
     assert not array.flags.writeable and not array.flags.owndata  # it is mapped
     assert [path.name for path in (tmp_path / "new").iterdir()] == [f"{KEY}.npz"]
 
@@ -90,7 +102,9 @@ def test_a_cache_that_cannot_be_used_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / f"{KEY}.npz").mkdir()
     with pytest.warns(CacheWarning) as caught:
         assert_same(cached(tmp_path, KEY, make), make())
-    assert "is a folder, a pipe or a device" in str(caught[0].message) and "not kept" in str(caught[1].message)
+    assert "is a folder, a pipe or a device" in str(caught[0].message) and "not kept" in str(
+        caught[1].message
+    )
 
 
 def test_a_run_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +122,10 @@ def test_a_run_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_runs_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as runs:
-        for data in runs.map(lambda number: cached(tmp_path, f"key{number % 2}", lambda: make(seed=number % 2)), range(60)):
+        for data in runs.map(
+            lambda number: cached(tmp_path, f"key{number % 2}", lambda: make(seed=number % 2)),
+            range(60),
+        ):
             assert len(data.pool) == 4
     for number in (0, 1):
         assert_same(cached(tmp_path, f"key{number}", fail), make(seed=number))

@@ -1,4 +1,6 @@
-"""Events: the sparse and the dense form say the same, rows are rows, and equal inputs have equal hashes."""
+"""Events: the sparse and the dense form say the same, rows are rows, and equal inputs have equal
+hashes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ DTYPES = (np.bool_, np.uint8, np.int16, np.int64, np.float16, np.float32, np.flo
 SHAPES = ((4, 6, 2, 3, 5), (5, 7, 12), (3, 4), (6, 1, 3, 4, 4), (0, 3, 2), (1, 1, 1), (7, 5, 1, 1))
 
 
-def some_inputs(shape: tuple[int, ...], dtype: Any = np.bool_, density: float = 0.3, seed: int = 0) -> NDArray[Any]:
+def some_inputs(
+    shape: tuple[int, ...], dtype: Any = np.bool_, density: float = 0.3, seed: int = 0
+) -> NDArray[Any]:
     rng = np.random.default_rng(seed)
     values = np.ones(shape) if dtype == np.bool_ else rng.integers(1, 100, shape)
     signs = np.where(rng.random(shape) < 0.5, -1, 1) if np.dtype(dtype).kind in "if" else 1
@@ -33,7 +37,9 @@ def some_inputs(shape: tuple[int, ...], dtype: Any = np.bool_, density: float = 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("block", [1, 50, container.BLOCK])
-def test_both_forms_say_the_same(dtype: Any, shape: tuple[int, ...], density: float, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_forms_say_the_same(
+    dtype: Any, shape: tuple[int, ...], density: float, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(container, "BLOCK", block)
     x = some_inputs(shape, dtype, density)
     events = Events.from_dense(x)
@@ -51,13 +57,19 @@ def test_both_forms_say_the_same(dtype: Any, shape: tuple[int, ...], density: fl
 @settings(deadline=None, max_examples=100)
 def test_rows_are_those_of_the_dense_form(data: st.DataObject, form: str) -> None:
     n = data.draw(st.integers(1, 9))
-    x = some_inputs((n, 3, 2, 4), data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from((0.0, 0.2, 0.9))))
+    x = some_inputs(
+        (n, 3, 2, 4),
+        data.draw(st.sampled_from(DTYPES)),
+        data.draw(st.sampled_from((0.0, 0.2, 0.9))),
+    )
     labels = np.arange(n) % 3
     numbers = st.lists(st.integers(-n, n - 1), max_size=12)
     bound = st.one_of(st.none(), st.integers(-12, 12))
     index: Any
     if form == "slice":
-        index = slice(data.draw(bound), data.draw(bound), data.draw(st.sampled_from((None, 1, 2, -1))))
+        index = slice(
+            data.draw(bound), data.draw(bound), data.draw(st.sampled_from((None, 1, 2, -1)))
+        )
     elif form == "mask":
         index = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     elif form == "one":
@@ -66,7 +78,13 @@ def test_rows_are_those_of_the_dense_form(data: st.DataObject, form: str) -> Non
         index = data.draw(numbers)
         index = np.array(index, np.int64) if form == "integers" else index
     events = Events.from_dense(x, labels, ("a", "b", "c"))
-    expected = x[[index] if form == "one" else index if form in ("slice", "mask") else np.array(index, np.int64)]
+    expected = x[
+        [index]
+        if form == "one"
+        else index
+        if form in ("slice", "mask")
+        else np.array(index, np.int64)
+    ]
     part = events.rows(index)
     np.testing.assert_array_equal(part.to_dense(), expected)
     for inputs in (events, x):
@@ -74,15 +92,25 @@ def test_rows_are_those_of_the_dense_form(data: st.DataObject, form: str) -> Non
         assert rows.dtype == x.dtype
         np.testing.assert_array_equal(rows, expected)
     assert part.labels is not None
-    np.testing.assert_array_equal(part.labels, labels[[index] if form == "one" else index] if len(part) else [])
+    np.testing.assert_array_equal(
+        part.labels, labels[[index] if form == "one" else index] if len(part) else []
+    )
     assert part.classes == ("a", "b", "c")
-    np.testing.assert_array_equal(input_ids(part), input_ids(x)[[index] if form == "one" else index] if len(part) else [])
+    np.testing.assert_array_equal(
+        input_ids(part), input_ids(x)[[index] if form == "one" else index] if len(part) else []
+    )
 
 
 def test_inputs_that_differ_have_different_hashes() -> None:
     x = np.zeros((1, 4, 3), np.float32)
     x[0, 1, 2] = 1
-    others = [x, np.zeros_like(x), np.concatenate((x, np.zeros((1, 1, 3), np.float32)), axis=1), x.reshape(1, 3, 4), x.reshape(1, 4, 3, 1)]
+    others = [
+        x,
+        np.zeros_like(x),
+        np.concatenate((x, np.zeros((1, 1, 3), np.float32)), axis=1),
+        x.reshape(1, 3, 4),
+        x.reshape(1, 4, 3, 1),
+    ]
     for step in range(4):
         for cell in range(3):
             for value in (0.5, 2, -1):
@@ -109,8 +137,13 @@ def test_a_hash_is_that_of_plain_integers() -> None:
     for side in (2, 2):
         form = reference.mix((form + reference.GAMMA * (side + 1)) % reference.WORD)
     total = 0
-    for position, bits in ((0, 0x3FF8000000000000), (3, 0xC000000000000000)):  # 1.5 and -2 as float64
-        total += reference.mix(reference.mix((form + reference.GAMMA * (position + 1)) % reference.WORD) ^ bits)
+    for position, bits in (
+        (0, 0x3FF8000000000000),
+        (3, 0xC000000000000000),
+    ):  # 1.5 and -2 as float64
+        total += reference.mix(
+            reference.mix((form + reference.GAMMA * (position + 1)) % reference.WORD) ^ bits
+        )
     assert input_ids(x).tolist() == [reference.mix((form + total) % reference.WORD)]
     assert input_ids(np.array([[[True, False], [False, True]]])).tolist() == [16397775966040898585]
 
@@ -137,27 +170,53 @@ def test_extra_memory_is_small() -> None:
 
 
 def test_repr_shows_shape_dtype_and_density() -> None:
-    assert repr(Events.from_dense(np.eye(4, dtype=bool)[None], [0])) == "Events(shape=(1, 4, 4), dtype=bool, density=0.25, labelled)"
+    assert (
+        repr(Events.from_dense(np.eye(4, dtype=bool)[None], [0]))
+        == "Events(shape=(1, 4, 4), dtype=bool, density=0.25, labelled)"
+    )
 
 
-GOOD: dict[str, Any] = {"indices": np.array([0, 2, 1]), "pointers": np.array([0, 2, 2, 3, 3]), "values": None, "shape": (2, 2, 3)}
+GOOD: dict[str, Any] = {
+    "indices": np.array([0, 2, 1]),
+    "pointers": np.array([0, 2, 2, 3, 3]),
+    "values": None,
+    "shape": (2, 2, 3),
+}
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "pointers fall": ({"pointers": np.array([0, 2, 1, 3, 3])}, "pointers must rise from 0 to 3"),
-    "pointers end early": ({"pointers": np.array([0, 2, 2, 2, 2])}, "pointers must rise from 0 to 3"),
-    "pointers begin late": ({"pointers": np.array([1, 2, 2, 3, 3])}, "pointers must rise from 0 to 3"),
-    "few pointers": ({"pointers": np.array([0, 3])}, r"pointers has 2 entries for 2 inputs of 2 steps: n T \+ 1 = 5 are needed"),
+    "pointers end early": (
+        {"pointers": np.array([0, 2, 2, 2, 2])},
+        "pointers must rise from 0 to 3",
+    ),
+    "pointers begin late": (
+        {"pointers": np.array([1, 2, 2, 3, 3])},
+        "pointers must rise from 0 to 3",
+    ),
+    "few pointers": (
+        {"pointers": np.array([0, 3])},
+        r"pointers has 2 entries for 2 inputs of 2 steps: n T \+ 1 = 5 are needed",
+    ),
     "real pointers": ({"pointers": np.zeros(5)}, "one axis of integers is needed"),
-    "index beyond": ({"indices": np.array([0, 3, 1])}, "indices holds 3, but a step of shape \\(3,\\) has 3 cells"),
+    "index beyond": (
+        {"indices": np.array([0, 3, 1])},
+        "indices holds 3, but a step of shape \\(3,\\) has 3 cells",
+    ),
     "negative index": ({"indices": np.array([-1, 2, 1])}, "indices holds -1"),
     "index twice": ({"indices": np.array([2, 2, 1])}, "indices must increase within each step"),
-    "values of others": ({"values": np.ones(2)}, "values are float64 of shape \\(2,\\) for 3 indices"),
+    "values of others": (
+        {"values": np.ones(2)},
+        "values are float64 of shape \\(2,\\) for 3 indices",
+    ),
     "value nan": ({"values": np.array([1, np.nan, 1])}, "values holds nan"),
     "value 0": ({"values": np.array([1, 0, 1])}, "values holds 0: leave out what is zero"),
     "words": ({"values": np.array(["a", "b", "c"])}, "one real number for each index"),
     "one axis": ({"shape": (2,)}, r"inputs has shape \(2,\): \(n, T, \.\.\.\) is needed"),
     "no steps": ({"shape": (2, 0, 3)}, "at least one step"),
     "labels": ({"labels": [0]}, "labels has 1 entries for 2 inputs"),
-    "unknown class": ({"labels": [0, 2], "classes": ("a", "b")}, "labels holds 2, but there are 2 classes"),
+    "unknown class": (
+        {"labels": [0, 2], "classes": ("a", "b")},
+        "labels holds 2, but there are 2 classes",
+    ),
 }
 
 
@@ -171,7 +230,10 @@ def test_other_arrays_are_refused(changes: dict[str, Any], match: str) -> None:
 
 DENSE_MISTAKES: dict[str, tuple[Any, str]] = {
     "nan": (np.full((1, 2, 3), np.nan), "inputs holds nan at"),
-    "complex": (np.ones((1, 2, 3), np.complex64), "inputs has dtype complex64: booleans or real numbers"),
+    "complex": (
+        np.ones((1, 2, 3), np.complex64),
+        "inputs has dtype complex64: booleans or real numbers",
+    ),
     "words": (np.array([["a"]]), "inputs has dtype <U1"),
     "ragged": ([[1], [2, 3]], "inputs cannot be read as one array"),
     "one axis": (np.ones(3), r"inputs has shape \(3,\)"),
@@ -185,7 +247,9 @@ def test_other_dense_inputs_are_refused(x: Any, match: str) -> None:
     assert_one_sentence(str(caught.value))
 
 
-@pytest.mark.parametrize("index", [[3], [-4], [0.5], np.zeros(2, np.bool_), np.zeros((1, 1), np.int64)])
+@pytest.mark.parametrize(
+    "index", [[3], [-4], [0.5], np.zeros(2, np.bool_), np.zeros((1, 1), np.int64)]
+)
 def test_rows_that_are_not_there_are_refused(index: Any) -> None:
     events = Events.from_dense(some_inputs((3, 2, 2)))
     for call in (events.rows, lambda rows: dense_rows(events.to_dense(), rows)):
@@ -248,11 +312,24 @@ def test_rows_share_the_events_and_a_compact_copy_holds_no_others() -> None:
         chosen = events.rows(index)
         assert chosen.indices is events.indices and chosen.values is events.values
         compact = chosen.compact()
-        assert len(compact.indices) == chosen.count == np.count_nonzero(x[index]) and compact.density == chosen.density
-        for one in (chosen, compact, pickle.loads(pickle.dumps(chosen)), chosen.rows(slice(None)), events[index]):
+        assert (
+            len(compact.indices) == chosen.count == np.count_nonzero(x[index])
+            and compact.density == chosen.density
+        )
+        for one in (
+            chosen,
+            compact,
+            pickle.loads(pickle.dumps(chosen)),
+            chosen.rows(slice(None)),
+            events[index],
+        ):
             np.testing.assert_array_equal(one.to_dense(), x[index])
             np.testing.assert_array_equal(input_ids(one), input_ids(x[index]))
-            assert one.labels is not None and one.labels.tolist() == (np.arange(9) % 2)[index].tolist() and one.classes == ("a", "b")
+            assert (
+                one.labels is not None
+                and one.labels.tolist() == (np.arange(9) % 2)[index].tolist()
+                and one.classes == ("a", "b")
+            )
     assert np.shares_memory(events.rows(slice(2, 6)).compact().indices, events.indices)
     assert len(pickle.dumps(events.rows([0]))) < len(pickle.dumps(events)) / 2
 
@@ -264,7 +341,11 @@ def test_parts_are_joined(dtype: Any) -> None:
     joined = Events.concatenate([events.rows([5, 1]), events.rows([]), events.rows(slice(2, 9))])
     np.testing.assert_array_equal(joined.to_dense(), x[[5, 1, *range(2, 9)]])
     np.testing.assert_array_equal(joined.rows([3]).to_dense(), x[[3]])
-    for parts in ([], [events, Events.from_dense(x[:, :2])], [events, Events.from_dense(x.astype(np.int8))]):
+    for parts in (
+        [],
+        [events, Events.from_dense(x[:, :2])],
+        [events, Events.from_dense(x.astype(np.int8))],
+    ):
         with pytest.raises(InputError, match="the parts have different shapes"):
             Events.concatenate(parts)
 
@@ -289,7 +370,9 @@ def test_numbers_take_another_dtype(given: Any, wanted: Any) -> None:
         x = np.abs(x)
     events = Events.from_dense(x, np.arange(5)).rows([3, 1, 0]).astype(wanted)
     np.testing.assert_array_equal(events.to_dense(), x[[3, 1, 0]].astype(wanted))
-    assert events.dtype == wanted and events.labels is not None and events.labels.tolist() == [3, 1, 0]
+    assert (
+        events.dtype == wanted and events.labels is not None and events.labels.tolist() == [3, 1, 0]
+    )
     assert events.values is None or events.compact().values.all()  # type: ignore[union-attr]
 
 

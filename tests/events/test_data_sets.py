@@ -1,4 +1,6 @@
-"""The data sets: on small files in the official formats, and on real ones where they lie in AGREESTOP_DATA or ../shared/data."""
+"""The data sets: on small files in the official formats, and on real ones where they lie in
+AGREESTOP_DATA or ../shared/data.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ import pytest
 
 from agreestop.common import InputError
 from agreestop.events import EventData, EventSplits, Recording, checked_recording
-from agreestop.events.datasets import catalogue, cifar10, dvs_gesture, mnist_dvs, moving_digits, n_mnist
+from agreestop.events.datasets import (
+    catalogue,
+    cifar10,
+    dvs_gesture,
+    mnist_dvs,
+    moving_digits,
+    n_mnist,
+)
 from agreestop.events.datasets.braille import load_braille
 from agreestop.events.datasets.cifar10 import load_cifar10
 from agreestop.events.datasets.dvs_gesture import GESTURES, load_dvs_gesture
@@ -81,11 +90,18 @@ def test_cifar10_is_held_images_in_three_parts(cifar10_folder: Path) -> None:
         assert (part.inputs[:, 0, 1, 0, 0] == 100).all()
     files = [part.inputs[:, 0, 0, 0, 1] for part in parts(data)]
     assert set(files[0]) | set(files[1]) == {0, 1, 2, 3, 4} and set(files[2]) == {5}
-    numbers = [file.astype(int) * 20 + part.inputs[:, 0, 0, 0, 0] for file, part in zip(files, parts(data), strict=True)]
+    numbers = [
+        file.astype(int) * 20 + part.inputs[:, 0, 0, 0, 0]
+        for file, part in zip(files, parts(data), strict=True)
+    ]
     assert len(set(np.concatenate(numbers))) == 120
     assert not np.array_equal(numbers[2], np.sort(numbers[2]))
-    np.testing.assert_array_equal(load_cifar10(cifar10_folder, 30, 3).tuning.inputs, data.tuning.inputs)
-    assert not np.array_equal(load_cifar10(cifar10_folder / "cifar-10-batches-bin", 30, 4).pool.labels, data.pool.labels)
+    np.testing.assert_array_equal(
+        load_cifar10(cifar10_folder, 30, 3).tuning.inputs, data.tuning.inputs
+    )
+    assert not np.array_equal(
+        load_cifar10(cifar10_folder / "cifar-10-batches-bin", 30, 4).pool.labels, data.pool.labels
+    )
 
 
 def test_a_damaged_cifar10_names_the_official_files(cifar10_folder: Path) -> None:
@@ -102,7 +118,10 @@ def test_a_damaged_cifar10_names_the_official_files(cifar10_folder: Path) -> Non
     (folder_path / "data_batch_3.bin").write_bytes(content[:-1])
     with pytest.raises(InputError, match=r"data_batch_3.bin has 61,459 bytes") as caught:
         load_cifar10(cifar10_folder, 30)
-    assert all(name in str(caught.value) and md5 in str(caught.value) for name, md5 in catalogue.find("cifar10").archives.items())
+    assert all(
+        name in str(caught.value) and md5 in str(caught.value)
+        for name, md5 in catalogue.find("cifar10").archives.items()
+    )
     (folder_path / "data_batch_3.bin").write_bytes(b"\x0a" + content[1:])
     with pytest.raises(InputError, match="holds the label 10"):
         load_cifar10(cifar10_folder, 30)
@@ -148,7 +167,9 @@ def test_spike_trains_keep_the_training_part_of_their_file(tmp_path: Path) -> No
 def test_spike_trains_without_a_division_are_drawn_from_all_rows(tmp_path: Path) -> None:
     trains = np.zeros((40, 6, 40), bool)
     trains[np.arange(40), :, np.arange(40)] = True
-    np.savez(tmp_path / "all.npz", x=trains, y=np.arange(40) % 4, classes=np.array(["n", "e", "s", "w"]))
+    np.savez(
+        tmp_path / "all.npz", x=trains, y=np.arange(40) % 4, classes=np.array(["n", "e", "s", "w"])
+    )
     data = load_braille(tmp_path / "all.npz", steps=None, seed=1)
     assert sizes(data) == [24, 6, 10] and data.pool.classes == ("n", "e", "s", "w")
     numbers = [part.inputs[:, 0].argmax(1) for part in parts(data)]
@@ -162,19 +183,42 @@ def test_spike_trains_without_a_division_are_drawn_from_all_rows(tmp_path: Path)
     [
         ({"x": np.zeros((12, 6, 2))}, None, "holds x but not y"),
         ({"a": np.zeros(3), "b": np.zeros(3)}, None, "holds a, b: give x and y, or x_train"),
-        ({"x": np.zeros((12, 6)), "y": np.zeros(12, int)}, None, r"x in .* has shape \(12, 6\): \(n, T, channels\)"),
-        ({"x": np.full((12, 6, 2), 2), "y": np.zeros(12, int)}, None, "holds other values than 0 and 1"),
-        ({"x": np.zeros((12, 6, 2)), "y": np.zeros(12)}, None, "labels has dtype float64"),
-        ({"x": np.zeros((12, 6, 2)), "y": np.zeros(12, int)}, 4, "steps is 4, .* have 6 steps: give one of 1, 2, 3, 6"),
-        ({"x": np.zeros((4, 6, 2)), "y": np.zeros(4, int)}, None, "there are 4 inputs: at least 10 are needed"),
         (
-            {"x_train": np.zeros((4, 6, 2)), "y_train": np.zeros(4, int), "x_test": np.zeros((4, 6, 3)), "y_test": np.zeros(4, int)},
+            {"x": np.zeros((12, 6)), "y": np.zeros(12, int)},
+            None,
+            r"x in .* has shape \(12, 6\): \(n, T, channels\)",
+        ),
+        (
+            {"x": np.full((12, 6, 2), 2), "y": np.zeros(12, int)},
+            None,
+            "holds other values than 0 and 1",
+        ),
+        ({"x": np.zeros((12, 6, 2)), "y": np.zeros(12)}, None, "labels has dtype float64"),
+        (
+            {"x": np.zeros((12, 6, 2)), "y": np.zeros(12, int)},
+            4,
+            "steps is 4, .* have 6 steps: give one of 1, 2, 3, 6",
+        ),
+        (
+            {"x": np.zeros((4, 6, 2)), "y": np.zeros(4, int)},
+            None,
+            "there are 4 inputs: at least 10 are needed",
+        ),
+        (
+            {
+                "x_train": np.zeros((4, 6, 2)),
+                "y_train": np.zeros(4, int),
+                "x_test": np.zeros((4, 6, 3)),
+                "y_test": np.zeros(4, int),
+            },
             None,
             "different steps or channels",
         ),
     ],
 )
-def test_other_arrays_are_refused(content: dict[str, Any], steps: int | None, match: str, tmp_path: Path) -> None:
+def test_other_arrays_are_refused(
+    content: dict[str, Any], steps: int | None, match: str, tmp_path: Path
+) -> None:
     np.savez(tmp_path / "some.npz", allow_pickle=False, **content)
     with pytest.raises(InputError, match=match) as caught:
         load_braille(tmp_path / "some.npz", steps=steps)
@@ -192,9 +236,19 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
 def test_the_real_braille_letters_make_a_pool_of_300() -> None:
     data = load_braille(real("braille7.npz").parent)
     assert sizes(data) == [980, 120, 300]
-    assert data.pool.inputs.shape[1:] == (128, 12) and data.pool.classes == ("Space", "A", "E", "I", "O", "U", "Y")
+    assert data.pool.inputs.shape[1:] == (128, 12) and data.pool.classes == (
+        "Space",
+        "A",
+        "E",
+        "I",
+        "O",
+        "U",
+        "Y",
+    )
     assert 0.3 < np.asarray(data.pool.inputs).mean() < 0.35
-    assert load_braille(real("braille7.npz"), steps=256, sizes=(100, 50, 370)).pool.inputs.shape == (370, 256, 12)
+    assert load_braille(
+        real("braille7.npz"), steps=256, sizes=(100, 50, 370)
+    ).pool.inputs.shape == (370, 256, 12)
     with pytest.raises(InputError, match=r"421 rows of .* that are not for training"):
         load_braille(real("braille7.npz"), sizes=(980, 121, 300))
 
@@ -230,7 +284,9 @@ def test_a_partial_n_mnist_is_drawn_from_all_recordings(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_n_mnist(tmp_path / "N-MNIST").pool.inputs, data.pool.inputs)
 
 
-def test_n_mnist_keeps_its_official_division_where_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n_mnist_keeps_its_official_division_where_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_n_mnist_folder(tmp_path, 30, 20)
     asked = load_n_mnist(tmp_path, sizes=(20, 10, 20))
     monkeypatch.setattr(n_mnist, "TRAINING", 30)
@@ -239,7 +295,9 @@ def test_n_mnist_keeps_its_official_division_where_it_can(tmp_path: Path, monkey
     complete = load_n_mnist(tmp_path)
     for data in (asked, complete):
         assert sizes(data) == [20, 10, 20]
-        assert {int(y) for part in (data.training, data.tuning) for y in np.nonzero(part.inputs)[3]} == {5}
+        assert {
+            int(y) for part in (data.training, data.tuning) for y in np.nonzero(part.inputs)[3]
+        } == {5}
         assert {int(y) for y in np.nonzero(data.pool.inputs)[3]} == {4}
         assert "of the official test part" in data.pool.description
 
@@ -289,7 +347,8 @@ def test_mnist_dvs_is_cut_and_binned(tmp_path: Path) -> None:
                 (60, 60, True, 2_001_000),
             )
             write_aedat2(folder_path / f"mnist_{digit}_scale04_{number:04d}.aedat", events(*rows))
-    write_aedat2(tmp_path / "mnist_3_scale04_0001_qt1.aedat", events((0, 0, True, 0)))  # a piece of one that is there
+    # a piece of one that is there
+    write_aedat2(tmp_path / "mnist_3_scale04_0001_qt1.aedat", events((0, 0, True, 0)))
     write_aedat2(tmp_path / "mnist_3_scale08_0009.aedat", events((0, 0, True, 0)))
     (tmp_path / "notes.aedat").write_text("nothing")
     data = load_mnist_dvs(tmp_path, seed=2)
@@ -300,7 +359,9 @@ def test_mnist_dvs_is_cut_and_binned(tmp_path: Path) -> None:
             assert row.sum() == 2 and row[0, :, 0, 0].sum() == 1 and row[1, 1, 25, label]
     names = sorted(path.name for path in mnist_dvs.find_recordings(tmp_path))
     assert len(names) == 20 and not any("qt1" in name for name in names)
-    assert [path.name for path in mnist_dvs.find_recordings(tmp_path, 8)] == ["mnist_3_scale08_0009.aedat"]
+    assert [path.name for path in mnist_dvs.find_recordings(tmp_path, 8)] == [
+        "mnist_3_scale08_0009.aedat"
+    ]
     assert sizes(load_mnist_dvs(tmp_path, sizes=(3, 2, 1), steps=10)) == [3, 2, 1]
 
 
@@ -326,7 +387,9 @@ def test_real_mnist_dvs_recordings_show_a_digit_in_the_window(scale: int, tmp_pa
 
 
 def write_gestures(folder: Path, people: Sequence[int], name: str) -> None:
-    """One recording for each person, with all eleven gestures of 3 s; the events encode the person and the gesture."""
+    """One recording for each person, with all eleven gestures of 3 s; the events encode the person
+    and the gesture.
+    """
     lines = []
     for person in people:
         stem = f"user{person:02d}_led"
@@ -334,7 +397,9 @@ def write_gestures(folder: Path, people: Sequence[int], name: str) -> None:
         for gesture in range(1, 12):
             start = 5_000_000 * gesture
             table.append(f"{gesture},{start},{start + 1_000_000}")
-            rows += [(4 * gesture + 1, 4 * person + 3, True, start)] * 300  # more than a byte counts
+            rows += [
+                (4 * gesture + 1, 4 * person + 3, True, start)
+            ] * 300  # more than a byte counts
             rows += [(4 * gesture + dx, 4 * person, False, start + 31_000) for dx in range(3)]
             rows.append((0, 0, True, start + 1_000_000))  # after its end
         write_aedat3(folder / f"{stem}.aedat", events(*rows))
@@ -356,12 +421,18 @@ def test_gestures_are_counts_of_people_who_are_not_shared(gesture_folder: Path) 
     assert sizes(data) == [44, 22, 22]
     seen = []
     for part in parts(data):
-        assert part.inputs.shape[1:] == (80, 2, 32, 32) and part.inputs.dtype == np.uint8 and part.classes == GESTURES
+        assert (
+            part.inputs.shape[1:] == (80, 2, 32, 32)
+            and part.inputs.dtype == np.uint8
+            and part.classes == GESTURES
+        )
         assert (np.bincount(part.labels) == len(part) // 11).all()
         rows, steps, polarity, person, gesture = np.nonzero(part.inputs)
         assert set(zip(steps.tolist(), polarity.tolist(), strict=True)) == {(0, 0), (1, 1)}
         np.testing.assert_array_equal(gesture - 1, part.labels[rows])
-        np.testing.assert_array_equal(part.inputs.values.reshape(len(part), 2), np.tile([255, 3], (len(part), 1)))
+        np.testing.assert_array_equal(
+            part.inputs.values.reshape(len(part), 2), np.tile([255, 3], (len(part), 1))
+        )
         seen.append({int(one) for one in person})
         assert not np.array_equal(part.labels, np.sort(part.labels))
     assert seen[2] == {24, 25} and seen[0] | seen[1] == {1, 2, 3, 4, 5, 6} and not seen[0] & seen[1]
@@ -379,7 +450,10 @@ def test_problems_with_gestures_are_reported(gesture_folder: Path) -> None:
     for text, match in (
         ("user24_led.aedat\nuser01_led.aedat\n", r"user01_led.aedat is in both"),
         ("user24_led.aedat\n../secret\n", r"names '../secret', which is no user<NN>_<light>.aedat"),
-        ("user24_led.aedat\nuser26_led.aedat\n", r"there is no file .*user26_led.aedat, which trials_to_test.txt asks for"),
+        (
+            "user24_led.aedat\nuser26_led.aedat\n",
+            r"there is no file .*user26_led.aedat, which trials_to_test.txt asks for",
+        ),
         ("\n", "names no recordings"),
     ):
         (folder_path / "trials_to_test.txt").write_text(text)
@@ -398,17 +472,31 @@ def test_problems_with_gestures_are_reported(gesture_folder: Path) -> None:
 
 
 def test_every_record_is_complete_and_simulated_ones_say_so() -> None:
-    assert catalogue.NAMES == ("mnist-dvs", "dvs-gesture", "cifar10", "n-mnist", "braille", "digits", "mnist-dvs-sim")
+    assert catalogue.NAMES == (
+        "mnist-dvs",
+        "dvs-gesture",
+        "cifar10",
+        "n-mnist",
+        "braille",
+        "digits",
+        "mnist-dvs-sim",
+    )
     for entry in catalogue.DATA_SETS:
         assert entry.what.endswith(".") and len(entry.sizes) == 3 and entry.classes >= 2
-        assert entry.simulated == ("simulated" in entry.what) == (entry.name in ("digits", "mnist-dvs-sim"))
+        assert (
+            entry.simulated
+            == ("simulated" in entry.what)
+            == (entry.name in ("digits", "mnist-dvs-sim"))
+        )
         assert entry.simulated or (entry.address or "").startswith("http")
         assert all(len(md5) == 32 for md5 in entry.archives.values())
     assert catalogue.find("digits").sizes == (moving_digits.TRAINING, moving_digits.TUNING, 597)
     assert sum(catalogue.find("dvs-gesture").sizes[:2]) == dvs_gesture.COMPLETE[0]
 
 
-def test_data_sets_are_loaded_by_name_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_sets_are_loaded_by_name_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGREESTOP_CACHE", str(tmp_path / "cache"))
     write_n_mnist_folder(tmp_path, 30, 20)
     data = catalogue.load("n-mnist", tmp_path, seed=5, sizes=(10, 5, 8))
@@ -419,7 +507,10 @@ def test_data_sets_are_loaded_by_name_and_kept(tmp_path: Path, monkeypatch: pyte
         again = catalogue.load("n-mnist", tmp_path, seed=5, sizes=(10, 5, 8))
     np.testing.assert_array_equal(again.pool.inputs, data.pool.inputs)
     np.testing.assert_array_equal(again.pool.labels, data.pool.labels)
-    assert not np.array_equal(catalogue.load("n-mnist", tmp_path, sizes=(10, 5, 8), cache=False).pool.labels, data.pool.labels)
+    assert not np.array_equal(
+        catalogue.load("n-mnist", tmp_path, sizes=(10, 5, 8), cache=False).pool.labels,
+        data.pool.labels,
+    )
     write_n_mnist(tmp_path / "Train" / "0" / "99999.bin", events((1, 1, True, 5), size=(34, 34)))
     catalogue.load("n-mnist", tmp_path, seed=5, sizes=(10, 5, 8))
     assert len(list((tmp_path / "cache").iterdir())) == 2
@@ -435,13 +526,17 @@ def test_each_recorded_data_set_is_dispatched(
     assert catalogue.load("braille", tmp_path, sizes=(10, 5, 5)).pool.classes[0] == "Space"
 
 
-def test_workers_do_not_change_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_do_not_change_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGREESTOP_CACHE", str(tmp_path))
     made = []
 
     def simulate(seed: int = 0, steps: int = 2, workers: int = 1) -> EventSplits:
         made.append((seed, steps, workers))
-        part = EventData("some", True, np.zeros((2, steps, 1, 1, 1), bool), np.zeros(2, int), ("a",))
+        part = EventData(
+            "some", True, np.zeros((2, steps, 1, 1, 1), bool), np.zeros(2, int), ("a",)
+        )
         return EventSplits(part, part, part)
 
     simulated = replace(catalogue.find("digits"), load=simulate, cached=True)
@@ -475,13 +570,20 @@ def test_checks_distinguish_whole_partial_and_damaged_copies(
     (cifar10_folder / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(b"")
     damaged = catalogue.check("cifar10", cifar10_folder)
     assert not damaged.usable and len(damaged.problems) == 2 and len(damaged.found) == 5
-    assert "not c32a1d4ab5d03f1284b67883e8d87530" in damaged.problems[0] and "has 0 bytes" in damaged.problems[1]
+    assert (
+        "not c32a1d4ab5d03f1284b67883e8d87530" in damaged.problems[0]
+        and "has 0 bytes" in damaged.problems[1]
+    )
 
     monkeypatch.setattr(dvs_gesture, "COMPLETE", (66, 22))
     assert catalogue.check("dvs-gesture", gesture_folder).whole
     monkeypatch.setattr(dvs_gesture, "COMPLETE", (66, 23))
     partial = catalogue.check("dvs-gesture", gesture_folder)
-    assert partial.usable and not partial.whole and "22 of 23 gestures of the test part" in partial.problems[0]
+    assert (
+        partial.usable
+        and not partial.whole
+        and "22 of 23 gestures of the test part" in partial.problems[0]
+    )
     (gesture_folder / "DvsGesture" / "user03_led.aedat").write_text("nothing")
     assert "1 files are damaged" in catalogue.check("dvs-gesture", gesture_folder).problems[0]
 
@@ -502,20 +604,34 @@ def test_checks_distinguish_whole_partial_and_damaged_copies(
     assert "no folder is given" in catalogue.check("braille").problems[0]
 
 
-def test_an_archive_with_the_right_checksum_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_with_the_right_checksum_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "Train.zip").write_bytes(b"recordings")
     right = {"Train.zip": hashlib.md5(b"recordings").hexdigest()}
     entry = catalogue.find("n-mnist")
     monkeypatch.setattr(catalogue, "DATA_SETS", (replace(entry, archives=right),))
     result = catalogue.check("n-mnist", tmp_path)
-    assert "Train.zip has the right checksum" in result.found[0] and "there are no recordings" in result.problems[0]
+    assert (
+        "Train.zip has the right checksum" in result.found[0]
+        and "there are no recordings" in result.problems[0]
+    )
 
 
-def test_loading_reports_its_progress_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_reports_its_progress_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_n_mnist_folder(tmp_path, 30, 20)
     reports: list[tuple[str, float]] = []
-    catalogue.load("n-mnist", tmp_path, cache=False, progress=lambda what, share: reports.append((what, share)))
+    catalogue.load(
+        "n-mnist", tmp_path, cache=False, progress=lambda what, share: reports.append((what, share))
+    )
     shares = [share for _, share in reports]
     assert reports[0] == ("n-mnist: training", 0.0) and reports[-1] == ("n-mnist", 1.0)
     assert shares == sorted(shares) and len(shares) > 50
-    assert list(dict(reports)) == ["n-mnist: training", "n-mnist: tuning", "n-mnist: pool", "n-mnist"]
+    assert list(dict(reports)) == [
+        "n-mnist: training",
+        "n-mnist: tuning",
+        "n-mnist: pool",
+        "n-mnist",
+    ]

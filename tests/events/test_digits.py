@@ -1,4 +1,6 @@
-"""The embedded digits: real images, simulated events, three parts with nothing in common, and classes that show only with time."""
+"""The embedded digits: real images, simulated events, three parts with nothing in common, and
+classes that show only with time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def parts(digits: EventSplits) -> tuple[EventData, EventData, EventData]:
 
 def counts(data: EventData, steps: int) -> Floats:
     """Square roots of the events of every pixel and polarity up to a time, (n, 2HW)."""
-    return np.sqrt(np.count_nonzero(data.inputs[:, :steps], axis=1).reshape(len(data), -1).astype(np.float64))
+    return np.sqrt(
+        np.count_nonzero(data.inputs[:, :steps], axis=1).reshape(len(data), -1).astype(np.float64)
+    )
 
 
 def test_the_parts_have_their_sizes_and_say_what_they_are(digits: EventSplits) -> None:
@@ -46,7 +50,12 @@ def test_every_digit_is_in_one_part(digits: EventSplits) -> None:
 
     labels = np.concatenate([part.labels for part in parts(digits)])
     assert np.array_equal(np.bincount(labels), np.bincount(load_digits().target))
-    streams = np.concatenate([np.packbits(np.asarray(part.inputs).reshape(len(part), -1), axis=1) for part in parts(digits)])
+    streams = np.concatenate(
+        [
+            np.packbits(np.asarray(part.inputs).reshape(len(part), -1), axis=1)
+            for part in parts(digits)
+        ]
+    )
     assert len(np.unique(streams, axis=0)) == 1797
 
 
@@ -70,7 +79,11 @@ def test_further_views_show_the_same_digits_and_change_nothing_else(digits: Even
     assert len(more.training) == 1800
     assert np.array_equal(more.training.labels, np.tile(digits.training.labels, 2))
     assert np.array_equal(more.training.inputs[:900], digits.training.inputs)
-    assert not (np.asarray(more.training.inputs[900:]) == np.asarray(digits.training.inputs)).all(axis=(1, 2, 3, 4)).any()
+    assert (
+        not (np.asarray(more.training.inputs[900:]) == np.asarray(digits.training.inputs))
+        .all(axis=(1, 2, 3, 4))
+        .any()
+    )
     assert np.array_equal(more.pool.inputs, digits.pool.inputs)
     overlap = np.corrcoef(counts(more.training, 80)[0], counts(more.training, 80)[900])[0, 1]
     assert overlap > 0.5
@@ -106,7 +119,11 @@ def test_the_sensor_can_be_another() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "match"),
-    [({"seed": -1}, "seed is -1: give an integer from 0"), ({"seed": 1.5}, "seed is 1.5"), ({"views": 0}, "views is 0: .* at least 1")],
+    [
+        ({"seed": -1}, "seed is -1: give an integer from 0"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"views": 0}, "views is 0: .* at least 1"),
+    ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(InputError, match=match) as caught:
@@ -126,11 +143,19 @@ def test_every_pixel_of_a_digit_stays_in_view() -> None:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = "import sys, agreestop.events; print([name for name in ('sklearn', 'scipy', 'torch') if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = (
+        "import sys, agreestop.events; print([name for name in ('sklearn', 'scipy', 'torch') "
+        "if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"
 
 
 def test_density_is_the_share_of_cells_that_are_not_zero() -> None:
     counts = np.array([0, 7, 0, 0, 1, 0, 0, 0], np.uint8).reshape(1, 2, 1, 2, 2)
-    assert EventData("counts", True, counts, np.zeros(1, np.int64), ("a",), "made by hand").density == 0.25
+    assert (
+        EventData("counts", True, counts, np.zeros(1, np.int64), ("a",), "made by hand").density
+        == 0.25
+    )

@@ -1,4 +1,6 @@
-"""mnist-dvs-sim, on files in MNIST's format with made-up digits: parts that share nothing, and damaged files that are reported."""
+"""mnist-dvs-sim, on files in MNIST's format with made-up digits: parts that share nothing, and
+damaged files that are reported.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ from agreestop.events.datasets.moving_digits import _read_idx, simulate_mnist
 
 
 def write(path: Path, array: NDArray[Any]) -> None:
-    head = bytes((0, 0, 8, array.ndim)) + b"".join(length.to_bytes(4, "big") for length in array.shape)
+    head = bytes((0, 0, 8, array.ndim)) + b"".join(
+        length.to_bytes(4, "big") for length in array.shape
+    )
     content = head + array.astype(np.uint8).tobytes()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Bars at a height that depends on the class, 30 for training and 12 for the test; some files are gzipped."""
+    """Bars at a height that depends on the class, 30 for training and 12 for the test; some files
+    are gzipped.
+    """
     for part, count in (("train", 30), ("t10k", 12)):
         labels = np.arange(count) % 10
         images = np.zeros((count, 28, 28))
@@ -39,7 +45,10 @@ def test_the_parts_have_their_sizes_and_are_called_simulated(folder: Path) -> No
         assert part.inputs.shape[1:] == (80, 2, 26, 26)
         assert part.simulated and "sim" in part.name and "events are simulated" in part.description
     streams = np.concatenate(
-        [np.packbits(np.asarray(part.inputs).reshape(len(part), -1), axis=1) for part in (data.training, data.tuning, data.pool)]
+        [
+            np.packbits(np.asarray(part.inputs).reshape(len(part), -1), axis=1)
+            for part in (data.training, data.tuning, data.pool)
+        ]
     )
     assert len(np.unique(streams, axis=0)) == 26
 
@@ -74,17 +83,25 @@ def test_a_gzip_file_with_any_changed_byte_is_reported_or_read_as_it_was(folder:
     content = path.read_bytes()
     expected = simulate_mnist(folder, 0, (2, 1, 1)).training.inputs
     for position in range(len(content)):
-        path.write_bytes(content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :])
+        path.write_bytes(
+            content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :]
+        )
         try:
             _read_idx(folder, "train-images-idx3-ubyte", 3)
         except InputError as error:
             assert "is damaged or is no idx file" in str(error) or "cannot be read" in str(error)
         else:  # a byte of the header that does not matter
-            np.testing.assert_array_equal(simulate_mnist(folder, 0, (2, 1, 1)).training.inputs, expected)
+            np.testing.assert_array_equal(
+                simulate_mnist(folder, 0, (2, 1, 1)).training.inputs, expected
+            )
 
 
-@pytest.mark.parametrize("lengths", [(60000, 28, 28), (2**31, 2**31, 2**31), (0, 0, 0), (29, 28, 28), (31, 28, 28)])
-def test_a_header_with_other_sizes_than_the_file_is_reported(folder: Path, lengths: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    "lengths", [(60000, 28, 28), (2**31, 2**31, 2**31), (0, 0, 0), (29, 28, 28), (31, 28, 28)]
+)
+def test_a_header_with_other_sizes_than_the_file_is_reported(
+    folder: Path, lengths: tuple[int, int, int]
+) -> None:
     head = bytes((0, 0, 8, 3)) + np.array(lengths, ">u4").tobytes()
     (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + bytes(30 * 28 * 28)))
     with pytest.raises(InputError, match="is damaged or is no idx file of bytes"):

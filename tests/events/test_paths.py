@@ -1,4 +1,6 @@
-"""Circular paths: their radius and period, motion from rest, and a path for each input that does not depend on the others."""
+"""Circular paths: their radius and period, motion from rest, and a path for each input that does
+not depend on the others.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,17 @@ def test_a_circle_keeps_its_radius_and_period() -> None:
 @pytest.mark.parametrize("name", ["radius", "angle"])
 def test_draws_fill_their_range(name: str) -> None:
     low, high = {"radius": (0.0, 1.0), "angle": (0.2, 0.3)}[name]
-    start = circular_path(2000, 1, radius=(low, high) if name == "radius" else 1.0, angle=(low, high) if name == "angle" else 0.0)[:, 0]
-    drawn = np.linalg.norm(start, axis=1) if name == "radius" else np.arctan2(start[:, 0], start[:, 1]) / (2 * np.pi)
+    start = circular_path(
+        2000,
+        1,
+        radius=(low, high) if name == "radius" else 1.0,
+        angle=(low, high) if name == "angle" else 0.0,
+    )[:, 0]
+    drawn = (
+        np.linalg.norm(start, axis=1)
+        if name == "radius"
+        else np.arctan2(start[:, 0], start[:, 1]) / (2 * np.pi)
+    )
     assert drawn.min() >= low - 1e-9
     assert drawn.max() <= high + 1e-9
     assert abs(drawn.mean() - (low + high) / 2) < 0.03 * (high - low)

@@ -31,7 +31,9 @@ def still(steps: int) -> Floats:
     return np.zeros((1, steps + 1, 2))
 
 
-def blank(n: int, steps: int, sensor: Sensor, size: tuple[int, int] = (10, 10), seed: int = 0) -> Booleans:
+def blank(
+    n: int, steps: int, sensor: Sensor, size: tuple[int, int] = (10, 10), seed: int = 0
+) -> Booleans:
     """Events of the sensor in front of an empty image."""
     return simulate_events(np.zeros((n, 1, 1)), still(steps), size, sensor, seed)
 
@@ -43,7 +45,10 @@ def test_every_event_is_that_of_a_plain_loop(name: str, scale: float, background
     images = some_images(3)
     path = circular_path(3, 20, radius=(0.5, 2.0), period=(8.0, 20.0), seed=1)
     events = simulate_events(images, path, size, sensor, seed, scale=scale, background=background)
-    expected = [reference.watch(images[i], path[i], size, sensor, seed, i, scale, background) for i in range(3)]
+    expected = [
+        reference.watch(images[i], path[i], size, sensor, seed, i, scale, background)
+        for i in range(3)
+    ]
     assert events.dtype == np.bool_
     assert events.shape == (3, 20, 2, 5, 6)
     assert events.any()
@@ -53,7 +58,11 @@ def test_every_event_is_that_of_a_plain_loop(name: str, scale: float, background
 def test_one_path_for_all_is_that_path_for_each() -> None:
     images = some_images(4)
     path = circular_path(1, 10, seed=2)
-    for alike, each in zip(move_images(images, path, (5, 5)), move_images(images, np.repeat(path, 4, axis=0), (5, 5)), strict=True):
+    for alike, each in zip(
+        move_images(images, path, (5, 5)),
+        move_images(images, np.repeat(path, 4, axis=0), (5, 5)),
+        strict=True,
+    ):
         assert np.array_equal(alike, each)
 
 
@@ -90,13 +99,18 @@ def test_a_pixel_that_brightens_is_on_and_one_that_darkens_is_off() -> None:
 
 def test_a_higher_contrast_threshold_makes_fewer_events() -> None:
     images, path = some_images(20, 6, 6), circular_path(20, 40, seed=3)
-    numbers = [int(simulate_events(images, path, (8, 8), Sensor(contrast, 0, 0, 0, 0), 0).sum()) for contrast in (0.05, 0.1, 0.2, 0.4)]
+    numbers = [
+        int(simulate_events(images, path, (8, 8), Sensor(contrast, 0, 0, 0, 0), 0).sum())
+        for contrast in (0.05, 0.1, 0.2, 0.4)
+    ]
     assert numbers == sorted(numbers, reverse=True)
     assert numbers[0] > 2 * numbers[-1] > 0
 
 
 def test_no_pixel_fires_both_ways_in_one_step() -> None:
-    events = simulate_events(some_images(10), circular_path(10, 30, seed=4), (6, 6), SENSORS["all"], 0)
+    events = simulate_events(
+        some_images(10), circular_path(10, 30, seed=4), (6, 6), SENSORS["all"], 0
+    )
     assert not (events[:, :, ON] & events[:, :, OFF]).any()
 
 
@@ -105,7 +119,9 @@ def test_a_pixel_rests_after_an_event(rest: int) -> None:
     sensor = Sensor(contrast=0.05, mismatch=0.01, refractory=rest, leak=0.01, shot_noise=0.3)
     events = simulate_events(some_images(10), circular_path(10, 60, seed=5), (6, 6), sensor, 0)
     fired = events[:, :, ON] | events[:, :, OFF]
-    gaps = np.concatenate([np.diff(np.flatnonzero(row)) for row in fired.transpose(0, 2, 3, 1).reshape(-1, 60)])
+    gaps = np.concatenate(
+        [np.diff(np.flatnonzero(row)) for row in fired.transpose(0, 2, 3, 1).reshape(-1, 60)]
+    )
     assert gaps.min() == rest + 1
 
 
@@ -130,7 +146,9 @@ def test_pixels_fire_when_the_light_reaches_their_own_threshold() -> None:
 
 @pytest.mark.parametrize("rate", [0.01, 0.05])
 def test_leak_events_are_on_and_come_at_their_rate(rate: float) -> None:
-    events = blank(20, 400, Sensor(contrast=0.2, mismatch=0.02, refractory=0, leak=rate, shot_noise=0.0))
+    events = blank(
+        20, 400, Sensor(contrast=0.2, mismatch=0.02, refractory=0, leak=rate, shot_noise=0.0)
+    )
     assert not events[:, :, OFF].any()
     assert abs(events[:, :, ON].mean() / rate - 1) < 0.05
     early, late = events[:, :100, ON].mean(), events[:, 300:, ON].mean()
@@ -139,7 +157,9 @@ def test_leak_events_are_on_and_come_at_their_rate(rate: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.001, 0.02, 0.5])
 def test_shot_noise_comes_both_ways_at_its_rate(rate: float) -> None:
-    events = blank(20, 400, Sensor(contrast=0.2, mismatch=0.0, refractory=0, leak=0.0, shot_noise=rate))
+    events = blank(
+        20, 400, Sensor(contrast=0.2, mismatch=0.0, refractory=0, leak=0.0, shot_noise=rate)
+    )
     expected = (1 - np.exp(-2 * rate)) / 2
     spread = np.sqrt(expected / events[:, :, ON].size)
     assert abs(events[:, :, ON].mean() - expected) < 5 * spread
@@ -160,17 +180,23 @@ def test_an_input_does_not_depend_on_its_batch() -> None:
     sensor, numbers = SENSORS["all"], [6, 0, 3]
     images, path = some_images(8, 8, 8), circular_path(8, 30, seed=6)
     whole = simulate_events(images, path, (10, 10), sensor, 2)
-    some = simulate_events(images[numbers], circular_path(numbers, 30, seed=6), (10, 10), sensor, 2, inputs=numbers)
+    some = simulate_events(
+        images[numbers], circular_path(numbers, 30, seed=6), (10, 10), sensor, 2, inputs=numbers
+    )
     assert np.array_equal(some, whole[numbers])
     for number in numbers:
-        single = simulate_events(images[[number]], path[[number]], (10, 10), sensor, 2, inputs=[number])
+        single = simulate_events(
+            images[[number]], path[[number]], (10, 10), sensor, 2, inputs=[number]
+        )
         assert np.array_equal(single[0], whole[number])
 
 
 def test_the_past_does_not_depend_on_the_future() -> None:
     images, path = some_images(4), circular_path(4, 30, seed=7)
     long = simulate_events(images, path, (6, 6), SENSORS["all"], 0)
-    assert np.array_equal(simulate_events(images, path[:, :13], (6, 6), SENSORS["all"], 0), long[:, :12])
+    assert np.array_equal(
+        simulate_events(images, path[:, :13], (6, 6), SENSORS["all"], 0), long[:, :12]
+    )
 
 
 def test_extra_memory_does_not_grow_with_the_steps() -> None:

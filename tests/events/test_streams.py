@@ -1,29 +1,45 @@
-"""Random numbers by address: SplitMix64 as published, uniform, and independent of the other inputs."""
+"""Random numbers by address: SplitMix64 as published, uniform, and independent of the
+other inputs.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from agreestop.events.camera.simulator import Purpose, draw_normals, draw_uniforms, draw_words, stream_keys
+from agreestop.events.camera.simulator import (
+    Purpose,
+    draw_normals,
+    draw_uniforms,
+    draw_words,
+    stream_keys,
+)
 from tests.events.reference import draw
 
 
 def test_the_words_are_those_of_splitmix64() -> None:
     words = draw_words(np.zeros(1, dtype=np.uint64), 0, 3)
-    assert [hex(int(word)) for word in words[0]] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4", "0x6c45d188009454f"]
+    assert [hex(int(word)) for word in words[0]] == [
+        "0xe220a8397b1dcdaf",
+        "0x6e789e6aa1b965f4",
+        "0x6c45d188009454f",
+    ]
 
 
 def test_words_agree_with_plain_integers() -> None:
     numbers = [0, 5, 2**40]
     words = draw_words(stream_keys(7, Purpose.PATH, numbers), 10, 4)
-    expected = [[draw(7, Purpose.PATH, number, index) for index in range(10, 14)] for number in numbers]
+    expected = [
+        [draw(7, Purpose.PATH, number, index) for index in range(10, 14)] for number in numbers
+    ]
     assert words.tolist() == expected
 
 
 def test_a_stream_is_the_same_in_any_batch_and_in_any_pieces() -> None:
     keys = stream_keys(3, Purpose.SHOT_NOISE, 20)
     whole = draw_words(keys, 0, 50)
-    assert np.array_equal(draw_words(stream_keys(3, Purpose.SHOT_NOISE, [17, 4]), 0, 50), whole[[17, 4]])
+    assert np.array_equal(
+        draw_words(stream_keys(3, Purpose.SHOT_NOISE, [17, 4]), 0, 50), whole[[17, 4]]
+    )
     assert np.array_equal(draw_words(keys, 30, 20), whole[:, 30:])
 
 

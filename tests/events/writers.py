@@ -1,4 +1,6 @@
-"""Writers of the formats that `agreestop.events` reads, each whole or not at all, with what a recording must be to fit the format."""
+"""Writers of the formats that `agreestop.events` reads, each whole or not at all, with what a
+recording must be to fit the format.
+"""
 
 from itertools import pairwise
 from os import PathLike
@@ -9,7 +11,16 @@ from agreestop.common import InputError, atomic_writer
 from agreestop.events import Recording
 from agreestop.events.datasets.n_mnist import LATEST_STAMP
 from agreestop.events.datasets.n_mnist import SIZE as N_MNIST_SIZE
-from agreestop.events.formats.aedat import _HEAD, END, EVENT, POLARITY, SIZE, STAMP_OFFSET, VERSIONS, _Packet
+from agreestop.events.formats.aedat import (
+    _HEAD,
+    END,
+    EVENT,
+    POLARITY,
+    SIZE,
+    STAMP_OFFSET,
+    VERSIONS,
+    _Packet,
+)
 from agreestop.events.formats.recording import BLOCK, LATEST
 
 HEADER_2 = (
@@ -27,17 +38,29 @@ def write_aedat2(path: str | PathLike[str], recording: Recording) -> None:
     the same events.
     """
     if recording.size != SIZE:
-        raise InputError(f"the recording's size is {recording.size}: AEDAT 2.0 is written for sensors of {SIZE}.")
+        raise InputError(
+            f"the recording's size is {recording.size}: AEDAT 2.0 is written for sensors of {SIZE}."
+        )
     if len(recording) and not -(2**31) <= recording.time[0] < 2**31:
-        raise InputError(f"the first event is at {recording.time[0]} µs: AEDAT 2.0 begins within 2^31 µs of 0, so subtract the first time.")
+        raise InputError(
+            f"the first event is at {recording.time[0]} µs: AEDAT 2.0 begins within 2^31 µs of 0, "
+            "so subtract the first time."
+        )
     if len(recording) and np.diff(recording.time).max(initial=0) >= 2**31:
-        raise InputError("two events are 2^31 µs or more apart: AEDAT 2.0 cannot hold such a gap, so write two files.")
+        raise InputError(
+            "two events are 2^31 µs or more apart: AEDAT 2.0 cannot hold such a gap, so write two "
+            "files."
+        )
     with atomic_writer(path) as stream:
         stream.write(HEADER_2)
         for first in range(0, len(recording), BLOCK):
             part = slice(first, first + BLOCK)
             words = np.empty((len(recording.time[part]), 2), ">u4")
-            words[:, 0] = recording.y[part].astype(np.uint32) << 8 | recording.x[part].astype(np.uint32) << 1 | ~recording.polarity[part]
+            words[:, 0] = (
+                recording.y[part].astype(np.uint32) << 8
+                | recording.x[part].astype(np.uint32) << 1
+                | ~recording.polarity[part]
+            )
             words[:, 1] = recording.time[part].astype(np.uint32)
             stream.write(words.tobytes())
 
@@ -46,18 +69,31 @@ def write_aedat3(path: str | PathLike[str], recording: Recording) -> None:
     """Write a recording, whole or not at all; `read_aedat3` gives the same events."""
     first, stop = recording.span
     if first < 0 or stop > LATEST:
-        raise InputError(f"the recording reaches from {first} to {stop} µs: AEDAT 3.1 holds 0 to 2^62, so subtract the first time.")
+        raise InputError(
+            f"the recording reaches from {first} to {stop} µs: AEDAT 3.1 holds 0 to 2^62, so "
+            "subtract the first time."
+        )
     overflows = recording.time >> 31
-    starts = np.union1d(np.arange(0, len(recording), WRITTEN_TOGETHER), np.flatnonzero(np.diff(overflows)) + 1).tolist()
+    starts = np.union1d(
+        np.arange(0, len(recording), WRITTEN_TOGETHER), np.flatnonzero(np.diff(overflows)) + 1
+    ).tolist()
     with atomic_writer(path) as stream:
         stream.write(HEADER_3)
         for begin, end in pairwise([*starts, len(recording)]):
             part = slice(begin, end)
             words = np.empty((end - begin, 2), "<u4")
-            words[:, 0] = recording.x[part].astype(np.uint32) << 17 | recording.y[part].astype(np.uint32) << 2
+            words[:, 0] = (
+                recording.x[part].astype(np.uint32) << 17 | recording.y[part].astype(np.uint32) << 2
+            )
             words[:, 0] |= recording.polarity[part].astype(np.uint32) << 1 | 1
             words[:, 1] = recording.time[part] & (2**31 - 1)
-            stream.write(_HEAD.pack(*_Packet(POLARITY, 1, EVENT, STAMP_OFFSET, int(overflows[begin]), *3 * (end - begin,))))
+            stream.write(
+                _HEAD.pack(
+                    *_Packet(
+                        POLARITY, 1, EVENT, STAMP_OFFSET, int(overflows[begin]), *3 * (end - begin,)
+                    )
+                )
+            )
             stream.write(words.tobytes())
 
 
@@ -66,15 +102,23 @@ def write_n_mnist(path: str | PathLike[str], recording: Recording) -> None:
     the same events.
     """
     if recording.size != N_MNIST_SIZE:
-        raise InputError(f"the recording's size is {recording.size}: N-MNIST's files hold sensors of {N_MNIST_SIZE}.")
+        raise InputError(
+            f"the recording's size is {recording.size}: N-MNIST's files hold sensors of "
+            f"{N_MNIST_SIZE}."
+        )
     if not len(recording):
         raise InputError("the recording has no events: N-MNIST's files hold at least one.")
     if recording.time[0] < 0 or recording.time[-1] > LATEST_STAMP:
         reach = f"{recording.time[0]} to {recording.time[-1]} µs"
-        raise InputError(f"the recording reaches from {reach}: N-MNIST's files hold times from 0 to {LATEST_STAMP}, so cut and shift it.")
+        raise InputError(
+            f"the recording reaches from {reach}: N-MNIST's files hold times from 0 to "
+            f"{LATEST_STAMP}, so cut and shift it."
+        )
     with atomic_writer(path) as stream:
         for first in range(0, len(recording), BLOCK):
             part = slice(first, first + BLOCK)
             stamps = recording.time[part] | recording.polarity[part].astype(np.int64) << 23
-            content = np.stack((recording.x[part], recording.y[part], stamps >> 16, stamps >> 8, stamps), axis=1)
+            content = np.stack(
+                (recording.x[part], recording.y[part], stamps >> 16, stamps >> 8, stamps), axis=1
+            )
             stream.write(content.astype(np.uint8).tobytes())

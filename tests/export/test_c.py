@@ -1,4 +1,6 @@
-"""C sources that are exported decide as the Python engine does, spike by spike, and do nothing that a sanitizer objects to."""
+"""C sources that are exported decide as the Python engine does, spike by spike, and do nothing that
+a sanitizer objects to.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from agreestop.networks import Architecture, Convolutional, FullyConnected, Neur
 from tests.decide.strategies import Shaped, at_kth_values, at_threshold, reading_of
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
-pytestmark = pytest.mark.skipif(not COMPILERS or sys.platform != "linux", reason="neither gcc nor clang is installed")
+pytestmark = pytest.mark.skipif(
+    not COMPILERS or sys.platform != "linux", reason="neither gcc nor clang is installed"
+)
 
 EXACT = ("-std=c99", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
 SANITIZED = ("-O0", *EXACT, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -37,7 +41,9 @@ STEPS, CLASSES, SHAPE = 16, 4, (2, 6, 6)
 LOW = Neuron(threshold=0.3)
 NETWORKS: dict[str, Architecture] = {
     "small": FullyConnected(SHAPE, CLASSES, 3, (12,), LOW),
-    "deep": FullyConnected(SHAPE, CLASSES, 3, (150, 20), LOW),  # one tile of the engine is wide, one narrow
+    "deep": FullyConnected(
+        SHAPE, CLASSES, 3, (150, 20), LOW
+    ),  # one tile of the engine is wide, one narrow
     "convolutional": Convolutional(SHAPE, CLASSES, 3, (5, 6), (8,), real_input=False),
 }
 
@@ -47,12 +53,17 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of untrained members, with weights that are large enough for the read-out to spike."""
     folder = tmp_path_factory.mktemp("members")
     for name, config in NETWORKS.items():
-        save_members(folder / name, SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.5).eval())
+        save_members(
+            folder / name,
+            SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.5).eval(),
+        )
     return folder
 
 
 def some_inputs(n: int, seed: int = 0) -> tuple[Booleans, Integers]:
-    """Events whose rates depend on the class; the first input has all events at once in a step, and a pause."""
+    """Events whose rates depend on the class; the first input has all events at once in a step, and
+    a pause.
+    """
     rng = np.random.default_rng(seed)
     labels = rng.integers(CLASSES, size=n)
     rates = np.full((n, 6, 6), 0.08)
@@ -63,11 +74,21 @@ def some_inputs(n: int, seed: int = 0) -> tuple[Booleans, Integers]:
 
 
 def load(members: Path, name: str, weights: str = "float32") -> Any:
-    return ag.ensembles.load(members / name, engine="event-driven" + ("" if weights == "float32" else f"-{weights}"))
+    return ag.ensembles.load(
+        members / name, engine="event-driven" + ("" if weights == "float32" else f"-{weights}")
+    )
 
 
-def build(folder: Path, options: Sequence[str] = SANITIZED, compiler: str = "", to: str = "replay") -> Path:
-    sources = ["agreestop.c", "network.c", "rule.c", "model.c", *(["replay.c"] if to == "replay" else [])]
+def build(
+    folder: Path, options: Sequence[str] = SANITIZED, compiler: str = "", to: str = "replay"
+) -> Path:
+    sources = [
+        "agreestop.c",
+        "network.c",
+        "rule.c",
+        "model.c",
+        *(["replay.c"] if to == "replay" else []),
+    ]
     command = [compiler or COMPILERS[0], *options, *sources, "-o", to, "-lm"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -86,11 +107,17 @@ AVERAGE = ag.MergeConfidence(r=1)
 def shaped() -> ag.ShapedRisk:
     offsets = np.linspace(-1, 0, STEPS)
     offsets[2] = -np.inf
-    return ag.ShapedRisk(ag.TopMass(ag.MergeConfidence(r=0), np.linspace(0.5, 2, STEPS), EVERY), offsets, EVERY)
+    return ag.ShapedRisk(
+        ag.TopMass(ag.MergeConfidence(r=0), np.linspace(0.5, 2, STEPS), EVERY), offsets, EVERY
+    )
 
 
 def tempered() -> Shaped:
-    return Shaped(ag.Temperature(ag.MergeConfidence(r=-2), np.linspace(0.5, 2, STEPS), EVERY), np.linspace(0, 1, STEPS), EVERY)
+    return Shaped(
+        ag.Temperature(ag.MergeConfidence(r=-2), np.linspace(0.5, 2, STEPS), EVERY),
+        np.linspace(0, 1, STEPS),
+        EVERY,
+    )
 
 
 CASES: dict[str, tuple[str, str, Any]] = {
@@ -106,18 +133,26 @@ CASES: dict[str, tuple[str, str, Any]] = {
 
 def calibrate(rule: Any, ensemble: Any, **how: Any) -> ag.CalibratedRule:
     x, y = some_inputs(80, 1)
-    calibrated: ag.CalibratedRule = rule.calibrate(ensemble.score(x, None if how.get("labels") == "final" else y), **how)
+    calibrated: ag.CalibratedRule = rule.calibrate(
+        ensemble.score(x, None if how.get("labels") == "final" else y), **how
+    )
     return calibrated
 
 
-def check(rule: ag.CalibratedRule, ensemble: Any, folder: Path, x: Any, several: bool = True) -> ag.export.CExport:
+def check(
+    rule: ag.CalibratedRule, ensemble: Any, folder: Path, x: Any, several: bool = True
+) -> ag.export.CExport:
     """Export, compile and replay, and compare with what the engine decides."""
     made = ag.export.to_c(rule, ensemble, folder, x)
     decisions = ensemble.decide(rule, x).decisions
-    assert not several or (len(np.unique(decisions.stop_index)) > 1 and len(np.unique(decisions.sets, axis=0)) > 2)
+    assert not several or (
+        len(np.unique(decisions.stop_index)) > 1 and len(np.unique(decisions.sets, axis=0)) > 2
+    )
     lines = (folder / "expected.csv").read_text().splitlines()[1:]
     assert [int(line.split(",")[1]) for line in lines] == decisions.stop_time.tolist()
-    assert [line.split(",")[3] for line in lines] == [";".join(map(str, np.flatnonzero(kept))) for kept in decisions.sets]
+    assert [line.split(",")[3] for line in lines] == [
+        ";".join(map(str, np.flatnonzero(kept))) for kept in decisions.sets
+    ]
     for compiler in COMPILERS:
         done = replay(build(folder, compiler=compiler))
         assert done.returncode == 0, done.stderr
@@ -131,8 +166,15 @@ def test_decisions_are_those_of_python(label: str, members: Path, tmp_path: Path
     name, weights, rule = CASES[label]
     ensemble = load(members, name, weights)
     x, _ = some_inputs(120)
-    made = check(calibrate(rule, ensemble), ensemble, tmp_path, x, several=label not in ("fixed time",))
-    assert made.weights == weights and made.inputs == 120 and made.nearest is not None and made.nearest > 1e-9
+    made = check(
+        calibrate(rule, ensemble), ensemble, tmp_path, x, several=label not in ("fixed time",)
+    )
+    assert (
+        made.weights == weights
+        and made.inputs == 120
+        and made.nearest is not None
+        and made.nearest > 1e-9
+    )
 
 
 def test_a_gate_and_final_answers(members: Path, tmp_path: Path) -> None:
@@ -159,8 +201,12 @@ class Distance(ctypes.Structure):
 class Library:
     """The sources of a folder, compiled as a device would have them and called step by step."""
 
-    def __init__(self, folder: Path, members: int, classes: int = CLASSES, options: Sequence[str] = ()) -> None:
-        compiled = build(folder, ("-O2", "-march=native", "-fPIC", "-shared", *EXACT, *options), to="library.so")
+    def __init__(
+        self, folder: Path, members: int, classes: int = CLASSES, options: Sequence[str] = ()
+    ) -> None:
+        compiled = build(
+            folder, ("-O2", "-march=native", "-fPIC", "-shared", *EXACT, *options), to="library.so"
+        )
         self._library = ctypes.CDLL(str(compiled))
         self._library.ag_margin.restype = Distance
         self._library.ag_counts.restype = ctypes.POINTER(ctypes.c_uint16)
@@ -168,7 +214,11 @@ class Library:
         self._shape, self.init = (members, classes), self._library.ag_init
 
     def push(self, events: Sequence[int]) -> int:
-        return int(self._library.ag_push((ctypes.c_uint16 * len(events))(*events), ctypes.c_size_t(len(events))))
+        return int(
+            self._library.ag_push(
+                (ctypes.c_uint16 * len(events))(*events), ctypes.c_size_t(len(events))
+            )
+        )
 
     @property
     def counts(self) -> Any:
@@ -189,15 +239,23 @@ class Library:
         self._library.ag_start_rule()
         for look, time in enumerate(checkpoints):
             given = np.ascontiguousarray(counts[int(time) - 1], np.uint16)
-            if self._library.ag_judge(ctypes.c_uint16(look), given.ctypes.data_as(ctypes.POINTER(ctypes.c_uint16)), answer):
+            if self._library.ag_judge(
+                ctypes.c_uint16(look), given.ctypes.data_as(ctypes.POINTER(ctypes.c_uint16)), answer
+            ):
                 break
         return look, tuple(answer[3 : 3 + answer[2]])
 
 
-def compare_spikes(ensemble: Any, rule: ag.CalibratedRule, folder: Path, x: Booleans, counting: bool = False) -> None:
+def compare_spikes(
+    ensemble: Any, rule: ag.CalibratedRule, folder: Path, x: Booleans, counting: bool = False
+) -> None:
     """Push the same events, in another order, and compare the spike counts after every step."""
     ag.export.to_c(never_stops(rule), ensemble, folder)
-    library, rng, spikes = Library(folder, ensemble.members, ensemble.classes), np.random.default_rng(0), 0
+    library, rng, spikes = (
+        Library(folder, ensemble.members, ensemble.classes),
+        np.random.default_rng(0),
+        0,
+    )
     for row in x:
         live = ensemble.engine.live()
         library.init()
@@ -205,24 +263,39 @@ def compare_spikes(ensemble: Any, rule: ag.CalibratedRule, folder: Path, x: Bool
             events = rng.permutation(np.flatnonzero(frame)).tolist()
             if counting and events:  # these members read counts, and the C code does not
                 assert library.push(events + events[:1]) == -1
-            assert library.push(events if counting else events + events[:2]) == (step == len(row) - 1)
+            assert library.push(events if counting else events + events[:2]) == (
+                step == len(row) - 1
+            )
             np.testing.assert_array_equal(library.counts, live.push(events))
         spikes += int(library.counts.sum())
     assert spikes > 100
 
 
-@pytest.mark.parametrize(("name", "weights"), [("deep", "float32"), ("deep", "bfloat16"), ("deep", "int8"), ("convolutional", "int8")])
-def test_every_read_out_spike_is_that_of_the_engine(name: str, weights: str, members: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [("deep", "float32"), ("deep", "bfloat16"), ("deep", "int8"), ("convolutional", "int8")],
+)
+def test_every_read_out_spike_is_that_of_the_engine(
+    name: str, weights: str, members: Path, tmp_path: Path
+) -> None:
     ensemble = load(members, name, weights)
-    compare_spikes(ensemble, calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble), tmp_path, some_inputs(25)[0])
+    compare_spikes(
+        ensemble, calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble), tmp_path, some_inputs(25)[0]
+    )
 
 
 def test_more_events_than_fit_into_a_list(tmp_path: Path) -> None:
     config = FullyConnected((330,), CLASSES, 2, (24,), LOW)
-    save_members(tmp_path / "members", SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.2).eval())
+    save_members(
+        tmp_path / "members",
+        SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.2).eval(),
+    )
     x = np.random.default_rng(0).random((6, STEPS, 330)) < np.linspace(0.1, 1, 6)[:, None, None]
     for weights in ("float32", "int8"):
-        ensemble = ag.ensembles.load(tmp_path / "members", engine="event-driven" + ("" if weights == "float32" else f"-{weights}"))
+        ensemble = ag.ensembles.load(
+            tmp_path / "members",
+            engine="event-driven" + ("" if weights == "float32" else f"-{weights}"),
+        )
         rule = ag.AgreeStop(0.8, (STEPS,), 2).calibrate(ensemble.score(x, np.arange(6) % CLASSES))
         ag.export.to_c(rule, ensemble, tmp_path / weights)
         library = Library(tmp_path / weights, 2)
@@ -239,7 +312,10 @@ def test_more_events_than_fit_into_a_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["SRM", "RESETS", "SUBTRACTS"])
 def test_potentials_are_those_of_the_engine_to_the_last_bit(kind: str, tmp_path: Path) -> None:
     config = FullyConnected((40,), 2, 60, (), LOW)
-    save_members(tmp_path / "members", SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.2).eval())
+    save_members(
+        tmp_path / "members",
+        SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.2).eval(),
+    )
     ensemble = ag.ensembles.load(tmp_path / "members", engine="event-driven")
     x = np.random.default_rng(0).random((12, STEPS, 40)) < 0.3
     rule = ag.AgreeStop(0.8, (STEPS,), 1).calibrate(ensemble.score(x, np.arange(12) % 2))
@@ -258,7 +334,9 @@ def test_potentials_are_those_of_the_engine_to_the_last_bit(kind: str, tmp_path:
         potentials.append(membrane * rows["gain"][:, 0] if kind == "SRM" else membrane)
     # half of the neurons just reach their threshold once, and the others just do not
     highest = np.max(potentials, axis=0)
-    rows["threshold"][:] = np.where(np.arange(60) % 2, highest, np.nextafter(highest, np.float32(np.inf)))[:, None]
+    rows["threshold"][:] = np.where(
+        np.arange(60) % 2, highest, np.nextafter(highest, np.float32(np.inf))
+    )[:, None]
     live = ensemble.engine.live()
     for frame in x[0]:
         counts = live.push(frame=frame)
@@ -280,7 +358,9 @@ def random_counts(n: int, seed: int) -> Integers:
         ag.AgreeStop(0.96, FEW, 2, fill=True, risk=ag.TopMass(ag.MergeConfidence(r=np.inf))),
         ag.AgreeStop(0.8, EVERY, 1, risk=shaped()),
         ag.SpikeCP(0.7, EVERY, 2, None, "stop-aware", tempered()),
-        ag.SpikeCP(0.7, FEW, 1, ag.MergeConfidence(r=-np.inf), "simultaneous", class_conditional=True),
+        ag.SpikeCP(
+            0.7, FEW, 1, ag.MergeConfidence(r=-np.inf), "simultaneous", class_conditional=True
+        ),
     ],
     ids=["trim", "fill", "shaped", "tempered", "each class"],
 )
@@ -301,11 +381,14 @@ def test_another_mathematical_library_decides_ties_alike(members: Path, tmp_path
     scores = ag.log_confidence(counts)
     labels = counts[:, -1].sum(axis=1).argmax(axis=1)
     calibrated = at_kth_values(ag.AgreeStop(0.8, EVERY, 2).calibrate(scores, labels, EVERY))
-    decisions = calibrated.decide(scores, EVERY)  # of the calibration examples themselves: the threshold is the risk of one of them
+    # of the calibration examples themselves: the threshold is the risk of one of them
+    decisions = calibrated.decide(scores, EVERY)
     for shift in ("+", "-"):
         ag.export.to_c(calibrated, load(members, "small"), tmp_path / shift)
         code = f"static inline double shifted(double x) {{ return log1p(x) * (1 {shift} 1e-15); }}"
-        (tmp_path / shift / "shift.h").write_text(f"#include <math.h>\n{code}\n#define log1p shifted\n")
+        (tmp_path / shift / "shift.h").write_text(
+            f"#include <math.h>\n{code}\n#define log1p shifted\n"
+        )
         library = Library(tmp_path / shift, 3, options=("-include", "shift.h"))
         found = [library.judge(row, EVERY) for row in counts]
         assert found == [(one.index, one.classes) for one in decisions] and library.ties > 0
@@ -313,7 +396,9 @@ def test_another_mathematical_library_decides_ties_alike(members: Path, tmp_path
 
 def test_what_push_returns(members: Path, tmp_path: Path) -> None:
     ensemble = load(members, "small")
-    made = ag.export.to_c(never_stops(calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)), ensemble, tmp_path)
+    made = ag.export.to_c(
+        never_stops(calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)), ensemble, tmp_path
+    )
     assert made.nearest is None and not (tmp_path / "inputs.bin").exists()
     library = Library(tmp_path, 3)
     library.init()
@@ -348,7 +433,9 @@ static size_t wait_for_the_next_step(uint16_t *to)
     to[1] = ++step == BAD ? AG_INPUTS : AG_INPUTS - 1;
     return 2;
 }
-static void use(int time, int size, const uint16_t *classes) { printf("%d %d %d\\n", time, size, size ? classes[0] : -1); }
+static void use(int time, int size, const uint16_t *classes) {
+    printf("%d %d %d\\n", time, size, size ? classes[0] : -1);
+}
 static void report(const char *words) { printf("%s\\n", words); }
 int main(void)
 {
@@ -366,13 +453,20 @@ def documented_loop() -> str:
 
 
 @pytest.mark.parametrize("loop", ["documented", "of version 0.2"])
-def test_a_wrong_event_ends_the_documented_loop_with_an_error(loop: str, members: Path, tmp_path: Path) -> None:
+def test_a_wrong_event_ends_the_documented_loop_with_an_error(
+    loop: str, members: Path, tmp_path: Path
+) -> None:
     """A null pointer was followed here before, in the loop of version 0.2 too."""
     ensemble = load(members, "small")
-    ag.export.to_c(never_stops(calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)), ensemble, tmp_path)
+    ag.export.to_c(
+        never_stops(calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)), ensemble, tmp_path
+    )
     code = documented_loop() if loop == "documented" else OLD_LOOP
     (tmp_path / "device.c").write_text(DEVICE.replace("LOOP", code))
-    for bad, expected in ((3, "an event is not below AG_INPUTS" if loop == "documented" else "0 0 -1"), (99, f"{STEPS} ")):
+    for bad, expected in (
+        (3, "an event is not below AG_INPUTS" if loop == "documented" else "0 0 -1"),
+        (99, f"{STEPS} "),
+    ):
         command = [
             COMPILERS[0],
             *SANITIZED,
@@ -394,8 +488,13 @@ def test_a_wrong_event_ends_the_documented_loop_with_an_error(loop: str, members
 
 def test_the_session_goes_on_after_a_wrong_event(members: Path, tmp_path: Path) -> None:
     ensemble = load(members, "small")
-    ag.export.to_c(never_stops(calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)), ensemble, tmp_path)
-    library, steps = Library(tmp_path, 3), [np.flatnonzero(step).tolist() for step in some_inputs(1)[0][0]]
+    ag.export.to_c(
+        never_stops(calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)), ensemble, tmp_path
+    )
+    library, steps = (
+        Library(tmp_path, 3),
+        [np.flatnonzero(step).tolist() for step in some_inputs(1)[0][0]],
+    )
     for step in steps:  # without ag_init: the first push begins an input, and its members run
         library.push(step)
     expected = library.counts.copy()
@@ -403,7 +502,11 @@ def test_the_session_goes_on_after_a_wrong_event(members: Path, tmp_path: Path) 
     library.init()
     for step in steps:
         before = library.counts.copy()
-        assert library.push([*step, 65535]) == -1 and (library.counts == before).all() and library.time == 0
+        assert (
+            library.push([*step, 65535]) == -1
+            and (library.counts == before).all()
+            and library.time == 0
+        )
         library.push(step)
     assert (library.counts == expected).all() and library.time == STEPS
 
@@ -420,22 +523,30 @@ class Own(torch.nn.Module):  # type: ignore[misc, name-defined]
         return state, state
 
 
-@pytest.mark.parametrize("kind", ["ensemble", "ensemble that names an engine", "variational", "fresh", "from_module"])
-def test_own_modules_are_refused_in_one_sentence(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "kind", ["ensemble", "ensemble that names an engine", "variational", "fresh", "from_module"]
+)
+def test_own_modules_are_refused_in_one_sentence(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = some_inputs(60)
     how: dict[str, Any] = {"members": 2, "device": "cpu"}
     ensemble: Any
     if kind == "from_module":
         ensemble = ag.adapters.from_module([Own(), Own()])
     elif kind in ("variational", "fresh"):
-        ensemble = ag.ensembles.VariationalEnsemble(Own, **how, fresh=kind == "fresh").fit(x, y, epochs=1, progress=False)
+        ensemble = ag.ensembles.VariationalEnsemble(Own, **how, fresh=kind == "fresh").fit(
+            x, y, epochs=1, progress=False
+        )
     else:
         ensemble = ag.ensembles.DeepEnsemble(Own, **how).fit(x, y, epochs=1, progress=False)
     rule = ag.AgreeStop(0.8, EVERY, 2).calibrate(ensemble.score(*some_inputs(60, 1)))
     if kind == "ensemble that names an engine":
         ensemble.save(tmp_path / "own.safetensors")
         ensemble = ag.ensembles.load(tmp_path / "own.safetensors", Own, engine="event-driven")
-    monkeypatch.setattr(type(ensemble), "score", lambda *_, **__: pytest.fail("refused before any work"))
+    monkeypatch.setattr(
+        type(ensemble), "score", lambda *_, **__: pytest.fail("refused before any work")
+    )
     for export in (ag.export.to_c, ag.export.to_page):
         said = []
         for allowed in (False, True):  # the engine of another rule is not what is wrong
@@ -449,14 +560,25 @@ def test_the_command_line_refuses_own_modules_in_the_same_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     x, y = some_inputs(60)
-    ensemble = ag.ensembles.DeepEnsemble(Own, members=2, device="cpu").fit(x, y, epochs=1, progress=False)
+    ensemble = ag.ensembles.DeepEnsemble(Own, members=2, device="cpu").fit(
+        x, y, epochs=1, progress=False
+    )
     ensemble.save(tmp_path / "own.safetensors")
-    ag.AgreeStop(0.8, EVERY, 2).calibrate(ensemble.score(*some_inputs(60, 1))).save(tmp_path / "a.rule")
+    ag.AgreeStop(0.8, EVERY, 2).calibrate(ensemble.score(*some_inputs(60, 1))).save(
+        tmp_path / "a.rule"
+    )
     ag.events.Events.from_dense(x, y).save(tmp_path / "inputs.npz")
     for to in ("c", "page"):
         files = ["--members", tmp_path / "own.safetensors", "--inputs", tmp_path / "inputs.npz"]
         monkeypatch.setattr(
-            sys, "argv", ["agreestop", *map(str, ["export", tmp_path / "a.rule", *files, "--to", to, "-o", tmp_path / "no"])]
+            sys,
+            "argv",
+            [
+                "agreestop",
+                *map(
+                    str, ["export", tmp_path / "a.rule", *files, "--to", to, "-o", tmp_path / "no"]
+                ),
+            ],
         )
         with pytest.raises(SystemExit) as ended:
             main()
@@ -466,14 +588,32 @@ def test_the_command_line_refuses_own_modules_in_the_same_sentence(
 def test_sizes_are_those_of_the_compiled_objects(members: Path, tmp_path: Path) -> None:
     if shutil.which("nm") is None:
         pytest.skip("nm is not installed")
-    for name, weights, rule in (CASES["every step"], CASES["members that join"], CASES["confidence"]):
+    for name, weights, rule in (
+        CASES["every step"],
+        CASES["members that join"],
+        CASES["confidence"],
+    ):
         ensemble, folder = load(members, name, weights), tmp_path / weights / name
         made = ag.export.to_c(calibrate(rule, ensemble), ensemble, folder)
         subprocess.run(
-            [COMPILERS[0], "-O0", "-fno-pie", *EXACT, "-c", "agreestop.c", "network.c", "rule.c", "model.c"], cwd=folder, check=True
+            [
+                COMPILERS[0],
+                "-O0",
+                "-fno-pie",
+                *EXACT,
+                "-c",
+                "agreestop.c",
+                "network.c",
+                "rule.c",
+                "model.c",
+            ],
+            cwd=folder,
+            check=True,
         )
         names = ["agreestop.o", "network.o", "rule.o", "model.o"]
-        lines = subprocess.run(["nm", "-S", *names], cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+        lines = subprocess.run(
+            ["nm", "-S", *names], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
         symbols = [line.split() for line in lines if len(line.split()) == 4]
         ram = sum(int(size, 16) for _, size, kind, _ in symbols if kind in "bd")
         flash = sum(int(size, 16) for _, size, kind, _ in symbols if kind in "rR")
@@ -496,7 +636,8 @@ def test_numbers_that_differ_in_their_last_bits_are_counted(members: Path, tmp_p
     x, _ = some_inputs(20)
     rule = calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)
     first = reading_of(rule.rule, ensemble.score(x).log_confidence).risk[:, 1]
-    above = np.nextafter(np.sort(first)[5], 0)  # in Python this risk lies below the threshold, in C both are equal
+    # in Python this risk lies below the threshold, in C both are equal
+    above = np.nextafter(np.sort(first)[5], 0)
     made = ag.export.to_c(at_threshold(rule, float(above)), ensemble, tmp_path, x)
     assert made.ties >= made.rounded > 0
     done = replay(build(tmp_path))
@@ -535,7 +676,11 @@ def test_damaged_inputs_are_refused_in_a_sentence(members: Path, tmp_path: Path)
         for content in contents:
             (tmp_path / "damaged.bin").write_bytes(content)
             done = replay(program, "damaged.bin")
-            assert done.returncode == 1 and done.stderr.startswith(b"replay: ") and words.encode() in done.stderr, (words, done.stderr)
+            assert (
+                done.returncode == 1
+                and done.stderr.startswith(b"replay: ")
+                and words.encode() in done.stderr
+            ), (words, done.stderr)
     rng = np.random.default_rng(0)
     for _ in range(60):
         mutated = np.frombuffer(good, np.uint8).copy()
@@ -553,10 +698,18 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(members: Path, tmp_p
     gate = ag.Gate.fit(scores, target=0.7, max_set_size=2, blocks=2)
     other = ensemble.score(some_inputs(80, 5)[0], some_inputs(80, 5)[1])
     reasons = {
-        "MergePValues pools members after each was calibrated": ag.SpikeCP(0.2, FEW, 3, ag.MergePValues(r=1)).calibrate(scores),
-        "score is a TuningRanks": ag.SpikeCP(0.7, EVERY, 2, None, "stop-aware", ranks).calibrate(other),
-        "a gate only with AgreeStop": ag.SpikeCP(0.7, EVERY, 2, AVERAGE, "stop-aware", gate=gate).calibrate(other),
-        "the rule has groups": ag.AgreeStop(0.7, EVERY, 2).calibrate(scores, groups=np.arange(80) % 2),
+        "MergePValues pools members after each was calibrated": ag.SpikeCP(
+            0.2, FEW, 3, ag.MergePValues(r=1)
+        ).calibrate(scores),
+        "score is a TuningRanks": ag.SpikeCP(0.7, EVERY, 2, None, "stop-aware", ranks).calibrate(
+            other
+        ),
+        "a gate only with AgreeStop": ag.SpikeCP(
+            0.7, EVERY, 2, AVERAGE, "stop-aware", gate=gate
+        ).calibrate(other),
+        "the rule has groups": ag.AgreeStop(0.7, EVERY, 2).calibrate(
+            scores, groups=np.arange(80) % 2
+        ),
     }
     for reason, rule in reasons.items():
         with pytest.raises(ag.InputError, match=reason):
@@ -567,7 +720,12 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(members: Path, tmp_p
     with pytest.raises(ag.InputError, match="scores of the ensemble 000000000000"):
         ag.export.to_c(replace(rule, ensemble_digest="0" * 64), ensemble, tmp_path / "no")
     with pytest.raises(ag.InputError, match="computes what the event-driven one does"):
-        ag.export.to_c(rule, ag.ensembles.load(members / "small", engine="dense"), tmp_path / "no", any_engine=True)
+        ag.export.to_c(
+            rule,
+            ag.ensembles.load(members / "small", engine="dense"),
+            tmp_path / "no",
+            any_engine=True,
+        )
     with pytest.raises(ag.InputError, match="values other than 0 and 1"):
         ag.export.to_c(rule, ensemble, tmp_path / "no", x * 2)
     with pytest.raises(ag.InputError, match="inputs have shape"):
@@ -575,10 +733,16 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(members: Path, tmp_p
     assert not (tmp_path / "no").exists()
 
 
-def test_an_export_replaces_another_as_a_whole_and_nothing_else(members: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_replaces_another_as_a_whole_and_nothing_else(
+    members: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ensemble = load(members, "small")
     rule, (x, _) = calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble), some_inputs(4)
-    monkeypatch.setattr(type(ensemble), "score", lambda *_, **__: pytest.fail("the folder is checked before the work"))
+    monkeypatch.setattr(
+        type(ensemble),
+        "score",
+        lambda *_, **__: pytest.fail("the folder is checked before the work"),
+    )
     for name in ("Makefile", "inputs.bin"):  # an export without inputs would remove the second
         mine = tmp_path / f"with {name}"
         mine.mkdir()
@@ -586,7 +750,9 @@ def test_an_export_replaces_another_as_a_whole_and_nothing_else(members: Path, t
         for inputs in (None, x):
             with pytest.raises(ag.InputError, match=f"holds a {name} that is not of an export"):
                 ag.export.to_c(rule, ensemble, mine, inputs)
-        assert [path.name for path in mine.iterdir()] == [name] and (mine / name).read_text() == "mine"
+        assert [path.name for path in mine.iterdir()] == [name] and (
+            mine / name
+        ).read_text() == "mine"
     (tmp_path / "file").touch()
     with pytest.raises(ag.InputError, match="a file is in its way"):
         ag.export.to_c(rule, ensemble, tmp_path / "file", x)
@@ -595,7 +761,10 @@ def test_an_export_replaces_another_as_a_whole_and_nothing_else(members: Path, t
     made = ag.export.to_c(rule, ensemble, folder, x)
     assert set(made.files) == {path.name for path in folder.iterdir()}
     made = ag.export.to_c(rule, ensemble, folder)  # the inputs of the export before are gone
-    assert set(made.files) == {path.name for path in folder.iterdir()} and "inputs.bin" not in made.files
+    assert (
+        set(made.files) == {path.name for path in folder.iterdir()}
+        and "inputs.bin" not in made.files
+    )
     for fails_at in ("rule_data.h", "sizes.h"):
 
         def interrupted(path: Path, fails_at: str = fails_at) -> Any:
@@ -606,7 +775,12 @@ def test_an_export_replaces_another_as_a_whole_and_nothing_else(members: Path, t
         monkeypatch.setattr("agreestop.export.c_files.atomic_writer", interrupted)
         with pytest.raises(KeyboardInterrupt):
             ag.export.to_c(rule, ensemble, folder, x)
-        assert subprocess.run([COMPILERS[0], "-c", "agreestop.c"], cwd=folder, capture_output=True).returncode != 0
+        assert (
+            subprocess.run(
+                [COMPILERS[0], "-c", "agreestop.c"], cwd=folder, capture_output=True
+            ).returncode
+            != 0
+        )
     monkeypatch.undo()
     ag.export.to_c(rule, ensemble, folder)
     build(folder)
@@ -615,7 +789,12 @@ def test_an_export_replaces_another_as_a_whole_and_nothing_else(members: Path, t
         ag.export.to_c(rule, ensemble, folder)
 
 
-def test_the_command_line(members: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(
+    members: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ensemble = load(members, "small", "int8")
     rule = calibrate(ag.AgreeStop(0.8, EVERY, 2), ensemble)
     rule.save(tmp_path / "a.rule")
@@ -634,13 +813,40 @@ def test_the_command_line(members: Path, tmp_path: Path, monkeypatch: pytest.Mon
     files = ("--members", members / "small", "--inputs", tmp_path / "inputs.npz")
     code, out, err = call("export", tmp_path / "a.rule", *files, "--to", "c", "-o", tmp_path / "c")
     assert code == 0, err
-    assert "(int8 weights)" in out and "RAM" in out and "smallest distance of a risk or score to its threshold is" in out
-    call("decide", tmp_path / "a.rule", tmp_path / "inputs.npz", *files[:2], "-o", tmp_path / "decisions.csv")
-    done = subprocess.run(["make", "-s", "-C", str(tmp_path / "c"), "check"], capture_output=True, text=True)
+    assert (
+        "(int8 weights)" in out
+        and "RAM" in out
+        and "smallest distance of a risk or score to its threshold is" in out
+    )
+    call(
+        "decide",
+        tmp_path / "a.rule",
+        tmp_path / "inputs.npz",
+        *files[:2],
+        "-o",
+        tmp_path / "decisions.csv",
+    )
+    done = subprocess.run(
+        ["make", "-s", "-C", str(tmp_path / "c"), "check"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "c" / "decisions.csv").read_bytes() == (tmp_path / "decisions.csv").read_bytes()
-    assert "choose c, page." in call("export", tmp_path / "a.rule", *files, "--to", "rust", "-o", tmp_path / "c")[2]
-    code, _, err = call("export", tmp_path / "a.rule", tmp_path / "a.rule", *files, "--to", "c", "-o", tmp_path / "c")
+    assert (tmp_path / "c" / "decisions.csv").read_bytes() == (
+        tmp_path / "decisions.csv"
+    ).read_bytes()
+    assert (
+        "choose c, page."
+        in call("export", tmp_path / "a.rule", *files, "--to", "rust", "-o", tmp_path / "c")[2]
+    )
+    code, _, err = call(
+        "export",
+        tmp_path / "a.rule",
+        tmp_path / "a.rule",
+        *files,
+        "--to",
+        "c",
+        "-o",
+        tmp_path / "c",
+    )
     assert code == 2 and "2 rules are given" in err
 
 
@@ -654,7 +860,12 @@ def test_the_file_of_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "weights"), [("members that differ", "float32"), ("members that differ", "int8"), ("convolution", "float32")]
+    ("form", "weights"),
+    [
+        ("members that differ", "float32"),
+        ("members that differ", "int8"),
+        ("convolution", "float32"),
+    ],
 )
 def test_neurons_that_integrate_and_fire(form: str, weights: str, tmp_path: Path) -> None:
     pytest.importorskip("nir", reason="agreestop[nir] is not installed")
@@ -664,12 +875,18 @@ def test_neurons_that_integrate_and_fire(form: str, weights: str, tmp_path: Path
     shape: tuple[int, ...] = (9,)
     if form == "convolution":
         shape = (2, 11, 10)
-        engine = ag.adapters.from_nir([graphs.convolutional(rng, kind) for kind in ("IF", "CubaLIF")], dt=1e-3, engine="event-driven")
+        engine = ag.adapters.from_nir(
+            [graphs.convolutional(rng, kind) for kind in ("IF", "CubaLIF")],
+            dt=1e-3,
+            engine="event-driven",
+        )
     else:
         plain = [graphs.GRAPHS["fully connected"](rng, kind) for kind in ("IF", "LIF", "CubaLIF")]
         resets = ("subtract", "graph", "subtract", "zero")
         name = "event-driven" if weights == "float32" else "event-driven-int8"
-        engine = ag.adapters.from_nir([graphs.recurrent(rng), *plain], dt=1e-3, reset=resets, engine=name)
+        engine = ag.adapters.from_nir(
+            [graphs.recurrent(rng), *plain], dt=1e-3, reset=resets, engine=name
+        )
     x = rng.random((60, 20, *shape)) < 0.2
     rule = ag.AgreeStop(0.8, range(1, 21), 1).calibrate(engine.score(x), labels="final")
     assert check(rule, engine, tmp_path, x, several=form != "convolution").weights == weights
@@ -680,9 +897,14 @@ def test_neurons_that_integrate_and_fire(form: str, weights: str, tmp_path: Path
 def test_few_inputs(inputs: int, tmp_path: Path) -> None:
     """The head of inputs.bin is longer than all events of a step."""
     config = FullyConnected((inputs,), CLASSES, 2, (4,), LOW)
-    save_members(tmp_path / "few", SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.9).eval())
+    save_members(
+        tmp_path / "few",
+        SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.9).eval(),
+    )
     ensemble = load(tmp_path, "few")
     rng = np.random.default_rng(0)
     x = rng.random((60, STEPS, inputs)) < 0.4
-    rule = ag.AgreeStop(0.6, EVERY, 2).calibrate(ensemble.score(x[:40], rng.integers(CLASSES, size=40)))
+    rule = ag.AgreeStop(0.6, EVERY, 2).calibrate(
+        ensemble.score(x[:40], rng.integers(CLASSES, size=40))
+    )
     check(rule, ensemble, tmp_path / "c", x[40:], several=False)

@@ -1,4 +1,6 @@
-"""The exported page in a browser: it loads nothing, decides as Python does, takes drawings, and raises the alarms of Python."""
+"""The exported page in a browser: it loads nothing, decides as Python does, takes drawings, and
+raises the alarms of Python.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from agreestop.export import to_page
 from agreestop.networks import Convolutional, FullyConnected, Neuron, SpikingNetwork
 from tests.cli.test_cli import call
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 STEPS, CLASSES, SHAPE = 16, 4, (2, 16, 16)
 NAMES = ("zero", "one", "</script><b>two", "three & 'more'")
 EVERY = range(1, STEPS + 1)
@@ -65,7 +69,10 @@ def rules(ensemble: Any) -> list[ag.CalibratedRule]:
     """In the order of the page: by target."""
     x, y = some_inputs(60, 2)
     scores = ensemble.score(x, y)
-    return sorted((rule.calibrate(scores) for rule in RULES.values()), key=lambda rule: float(rule.rule.target))
+    return sorted(
+        (rule.calibrate(scores) for rule in RULES.values()),
+        key=lambda rule: float(rule.rule.target),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +82,27 @@ def test_inputs() -> Any:
 
 
 @pytest.fixture(scope="module")
-def written(ensemble: Any, rules: list[ag.CalibratedRule], test_inputs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(
+    ensemble: Any,
+    rules: list[ag.CalibratedRule],
+    test_inputs: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     path = tmp_path_factory.mktemp("page") / "demo.html"
     made = to_page(rules, ensemble, path, test_inputs, first=2)
-    assert made.inputs == 120 and made.size == path.stat().st_size < 1_000_000 and 0 < made.nearest < np.inf
+    assert (
+        made.inputs == 120
+        and made.size == path.stat().st_size < 1_000_000
+        and 0 < made.nearest < np.inf
+    )
     return path
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'agreestop[test]'")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install 'agreestop[test]'"
+    )
     if CHROMIUM is None:
         pytest.skip("there is no chromium on this machine, which shows the page")
     with playwright.sync_playwright() as started:
@@ -100,7 +118,12 @@ def index_of(name: str) -> int:
 
 def choose(tab: Any, name: str) -> None:
     """Move the switch and the slider to a rule."""
-    rule, same = RULES[name], sorted(one.target for one in RULES.values() if one.max_set_size == RULES[name].max_set_size)
+    rule, same = (
+        RULES[name],
+        sorted(
+            one.target for one in RULES.values() if one.max_set_size == RULES[name].max_set_size
+        ),
+    )
     tab.check(f"#sizes input[value='{rule.max_set_size}']")
     tab.focus("#target")
     tab.keyboard.press("Home")
@@ -109,7 +132,9 @@ def choose(tab: Any, name: str) -> None:
 
 
 def open_page(browser: Any, path: Path, address: str = "", **options: Any) -> Any:
-    """The page, in a window that notes requests and what the console says. Other than the page itself, nothing may be loaded."""
+    """The page, in a window that notes requests and what the console says. Other than the page
+    itself, nothing may be loaded.
+    """
     tab = browser.new_context(offline=False, **options).new_page()
     tab.said, tab.asked = [], []
     tab.on("console", lambda message: tab.said.append(message.text))
@@ -132,7 +157,9 @@ def tab(browser: Any, written: Path) -> Iterator[Any]:
 
 
 def wait_for(tab: Any, selector: str, pattern: str) -> str:
-    """The text of an element once it matches. The page's policy forbids `wait_for_function`, which evaluates text."""
+    """The text of an element once it matches. The page's policy forbids `wait_for_function`, which
+    evaluates text.
+    """
     from playwright.sync_api import expect
 
     expect(tab.locator(selector)).to_contain_text(re.compile(pattern), timeout=60_000)
@@ -149,36 +176,57 @@ COUNTS = """n => agreestop.members.map((layers) => Array.from({length: n}, (_, i
 def test_read_out_spikes_are_those_of_python(tab: Any, ensemble: Any, test_inputs: Any) -> None:
     from agreestop.engines import run_to_end
 
-    spikes = np.asarray(run_to_end(ensemble.engine, test_inputs.rows(slice(0, 20)))).astype(np.int64)  # (n, T, K, C)
+    spikes = np.asarray(run_to_end(ensemble.engine, test_inputs.rows(slice(0, 20)))).astype(
+        np.int64
+    )  # (n, T, K, C)
     counts = np.array(tab.evaluate(COUNTS, 20)).transpose(1, 2, 0, 3)
     np.testing.assert_array_equal(counts, spikes.cumsum(axis=1))
     assert counts[:, -1].sum() > 100
 
 
 @pytest.mark.parametrize("index", range(len(RULES)))
-def test_decisions_are_those_of_python(index: int, tab: Any, ensemble: Any, rules: list[ag.CalibratedRule], test_inputs: Any) -> None:
+def test_decisions_are_those_of_python(
+    index: int, tab: Any, ensemble: Any, rules: list[ag.CalibratedRule], test_inputs: Any
+) -> None:
     check_decisions(tab, index, rules[index], ensemble, test_inputs, 20)
 
 
-def check_decisions(tab: Any, index: int, rule: ag.CalibratedRule, ensemble: Any, inputs: Any, n: int) -> None:
+def check_decisions(
+    tab: Any, index: int, rule: ag.CalibratedRule, ensemble: Any, inputs: Any, n: int
+) -> None:
     expected = rule.decide(ensemble.score(inputs.rows(slice(0, n))))
     found = tab.evaluate(DECIDE, [index, n])
     assert [one["time"] for one in found] == expected.stop_time.tolist()
-    assert [one["classes"] for one in found] == [np.flatnonzero(row).tolist() for row in expected.sets]
+    assert [one["classes"] for one in found] == [
+        np.flatnonzero(row).tolist() for row in expected.sets
+    ]
     assert expected.first_risk is not None
     np.testing.assert_allclose([one["firstRisk"] for one in found], expected.first_risk, rtol=1e-12)
 
 
 def test_a_multiply_add_is_rounded_once(tab: Any) -> None:
-    """Random numbers, and sums that lie next to the middle between two float32, where rounding twice would be wrong."""
+    """Random numbers, and sums that lie next to the middle between two float32, where rounding
+    twice would be wrong.
+    """
     rng = np.random.default_rng(0)
-    numbers = (rng.standard_normal((500, 3)) * 10.0 ** rng.integers(-6, 6, (500, 3))).astype(np.float32)
+    numbers = (rng.standard_normal((500, 3)) * 10.0 ** rng.integers(-6, 6, (500, 3))).astype(
+        np.float32
+    )
     ulp, half = 2.0**-23, 2.0**-12
-    near = [(1 + ulp, half * (1 + k * ulp), sign * (1 + odd * ulp)) for k in (0, 1, 2**21) for sign in (1, -1) for odd in (0, 1)]
+    near = [
+        (1 + ulp, half * (1 + k * ulp), sign * (1 + odd * ulp))
+        for k in (0, 1, 2**21)
+        for sign in (1, -1)
+        for odd in (0, 1)
+    ]
     near += [(2.0**-30, sign * 2.0**-40, 1 + odd * ulp + 0.0) for sign in (1, -1) for odd in (0, 1)]
-    near += [(1 + 2.0**-12, 1 + 2.0**-12, sign * 2.0**-60) for sign in (1, -1)]  # 1 + 2^-11 + 2^-24: half way but for the last term
+    near += [
+        (1 + 2.0**-12, 1 + 2.0**-12, sign * 2.0**-60) for sign in (1, -1)
+    ]  # 1 + 2^-11 + 2^-24: half way but for the last term
     cases = np.concatenate([numbers, np.array(near, np.float32)]).astype(np.float64)
-    found = tab.evaluate("cases => cases.map(([a, b, c]) => agreestop.fma(a, b, c))", cases.tolist())
+    found = tab.evaluate(
+        "cases => cases.map(([a, b, c]) => agreestop.fma(a, b, c))", cases.tolist()
+    )
     assert found == [nearest_float32(Fraction(a) * Fraction(b) + Fraction(c)) for a, b, c in cases]
     twice = [float(np.float32(a * b + c)) for a, b, c in cases]
     assert found != twice  # the cases tell the two apart
@@ -187,15 +235,26 @@ def test_a_multiply_add_is_rounded_once(tab: Any) -> None:
 def nearest_float32(value: Fraction) -> float:
     """The float32 nearest to an exact value, the even one on ties."""
     first = np.float32(float(value))
-    around = [first, np.nextafter(first, np.float32(-np.inf)), np.nextafter(first, np.float32(np.inf))]
+    around = [
+        first,
+        np.nextafter(first, np.float32(-np.inf)),
+        np.nextafter(first, np.float32(np.inf)),
+    ]
     distances = [abs(Fraction(float(one)) - value) for one in around]
-    best = [one for one, distance in zip(around, distances, strict=True) if distance == min(distances)]
+    best = [
+        one for one, distance in zip(around, distances, strict=True) if distance == min(distances)
+    ]
     return float(min(best, key=lambda one: int(one.view(np.int32)) & 1))
 
 
 def test_a_risk_next_to_its_threshold_is_a_tie(tab: Any) -> None:
     compared = "values => values.map((value) => agreestop.rules[0].compare(value, -0.7))"
-    assert tab.evaluate(compared, [-0.7 * (1 + 2e-16), -0.7 - 1e-12, -0.7 - 1e-9, -0.7 + 1e-9]) == [0, 0, -1, 1]
+    assert tab.evaluate(compared, [-0.7 * (1 + 2e-16), -0.7 - 1e-12, -0.7 - 1e-9, -0.7 + 1e-9]) == [
+        0,
+        0,
+        -1,
+        1,
+    ]
     margin = tab.evaluate("() => agreestop.rules[0].margin")
     assert margin["ties"] == 2 and margin["nearest"] == pytest.approx(1e-9, rel=1e-3)
 
@@ -206,7 +265,9 @@ def test_alarms_and_the_healing_threshold_are_those_of_python(
     index = next(index for index, rule in enumerate(rules) if rule.rule is RULES["every step"])
     expected = rules[index].decide(ensemble.score(test_inputs))
     monitor, adaptive = ag.DriftMonitor(rules[index]), ag.AdaptiveRule(rules[index], rate=1.0)
-    wrong = (test_inputs.labels + np.arange(120) % 2) % CLASSES  # half of the labels are wrong, so that there is an alarm
+    wrong = (
+        test_inputs.labels + np.arange(120) % 2
+    ) % CLASSES  # half of the labels are wrong, so that there is an alarm
     for decision, label in zip(expected, wrong.tolist(), strict=True):
         monitor.update(decision, label)
         adaptive.update(decision, label)
@@ -229,12 +290,16 @@ def test_alarms_and_the_healing_threshold_are_those_of_python(
     np.testing.assert_allclose(thresholds, adaptive.log.values[:, 0], atol=1e-9)
 
 
-def test_a_broken_camera_raises_the_alarm_and_healing_brings_coverage_back(tab: Any, rules: list[ag.CalibratedRule]) -> None:
+def test_a_broken_camera_raises_the_alarm_and_healing_brings_coverage_back(
+    tab: Any, rules: list[ag.CalibratedRule]
+) -> None:
     choose(tab, "few")  # it first looks after a few steps, when inputs differ
     tab.click("#many")
     wait_for(tab, "#coverage-words", "of 50 answers hold")
     assert tab.inner_text("#alarm") == "No alarm" and "%" in tab.inner_text("#coverage")
-    words = r"most probable class is wrong: [\d.]+ %\. .*calibration on examples .*: below [\d.]+ %\.$"
+    words = (
+        r"most probable class is wrong: [\d.]+ %\. .*calibration on examples .*: below [\d.]+ %\.$"
+    )
     assert re.search(words, tab.inner_text("#risk-words"))
     tab.focus("#drift")
     tab.keyboard.press("End")
@@ -245,7 +310,9 @@ def test_a_broken_camera_raises_the_alarm_and_healing_brings_coverage_back(tab: 
     assert "ended when the camera broke" in tab.inner_text("#coverage-words")
     assert wait_for(tab, "#alarm", "Drift") and "After" in tab.inner_text("#alarm-words")
     before = float(tab.inner_text("#coverage").split()[0])
-    assert "does not hold" in tab.inner_text("#guarantee")  # the page promises nothing that has ended
+    assert "does not hold" in tab.inner_text(
+        "#guarantee"
+    )  # the page promises nothing that has ended
     tab.click("#heal")
     assert "given way" in tab.inner_text("#guarantee")
     assert tab.inner_text("#alarm") == "Healing"
@@ -257,7 +324,10 @@ def test_a_broken_camera_raises_the_alarm_and_healing_brings_coverage_back(tab: 
     guarantee = ag.AdaptiveRule(rules[index_of("few")], rate=1.0).guarantee
     assert guarantee in wait_for(tab, "#adaptive-words", "was calibrated to")
     tab.click("#break")
-    assert tab.inner_text("#drift-words") == "The inputs are as recorded." and tab.inner_text("#break") == "Break the camera"
+    assert (
+        tab.inner_text("#drift-words") == "The inputs are as recorded."
+        and tab.inner_text("#break") == "Break the camera"
+    )
     tab.click("#heal")
     assert tab.inner_text("#alarm") == "–"  # repaired: the alarm has gone
     assert tab.inner_text("#guarantee").startswith("The answer holds the true class")
@@ -278,12 +348,17 @@ def test_a_repaired_camera_clears_the_alarm(tab: Any) -> None:
 def test_colours_of_controls_and_marks_have_a_contrast_of_3(browser: Any, written: Path) -> None:
     def light(colour: str) -> float:
         shares = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-        linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares]
+        linear = [
+            one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares
+        ]
         return float(np.dot(linear, (0.2126, 0.7152, 0.0722))) + 0.05
 
     for scheme in ("light", "dark"):
         found = open_page(browser, written, color_scheme=scheme)
-        value = "name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()"
+        value = (
+            "name => "
+            "getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()"
+        )
         for below in ("card", "paper"):
             ground = light(found.evaluate(value, below))
             for above in ("control", "accent", "other", "soft"):
@@ -326,14 +401,30 @@ def test_the_target_moves_the_threshold_through_the_calibration_examples(
 ) -> None:
     x, y = some_inputs(60, 2)
     scores, path = ensemble.score(x, y), tmp_path / "demo.html"
-    rules = [ag.AgreeStop(target, EVERY, size).calibrate(scores) for size in (1, 2) for target in (0.7, 0.8, 0.9)]
+    rules = [
+        ag.AgreeStop(target, EVERY, size).calibrate(scores)
+        for size in (1, 2)
+        for target in (0.7, 0.8, 0.9)
+    ]
     fixed = ag.AgreeStop(0.9, EVERY, 1, True, ag.FixedTime()).calibrate(scores)
     with pytest.raises(InputError, match="other rows"):
         to_page(rules, ensemble, path, test_inputs, calibration=ensemble.score(*some_inputs(60, 7)))
-    to_page(rules, ensemble, path, test_inputs, first=2, calibration=scores, beside={"fixed time": fixed})
+    to_page(
+        rules,
+        ensemble,
+        path,
+        test_inputs,
+        first=2,
+        calibration=scores,
+        beside={"fixed time": fixed},
+    )
     found = open_page(browser, path, reduced_motion="reduce")
     missed = np.count_nonzero(~rules[2].decide(scores).sets[np.arange(60), y])
-    wait_for(found, "#missed-words", f"misses {missed} of the 60 calibration examples; a guarantee of 90 % allows at most 5")
+    wait_for(
+        found,
+        "#missed-words",
+        f"misses {missed} of the 60 calibration examples; a guarantee of 90 % allows at most 5",
+    )
     assert found.locator("#calibration .missed").count() == missed
     found.locator("#calibration").scroll_into_view_if_needed()
     line = found.locator("#calibration .grip").bounding_box()
@@ -341,18 +432,24 @@ def test_the_target_moves_the_threshold_through_the_calibration_examples(
     found.mouse.down()
     found.mouse.move(line["x"] + 4, line["y"] - 80, steps=4)
     found.mouse.up()
-    assert "70 %" in wait_for(found, "#target-value", "70 %") and found.url.endswith("#target=0.7&size=1")
+    assert "70 %" in wait_for(found, "#target-value", "70 %") and found.url.endswith(
+        "#target=0.7&size=1"
+    )
     found.check("#sizes input[value='2']")
     assert found.url.endswith("#target=0.7&size=2")
     found.click("#race")
     wait_for(found, "#lanes", "of 20")
     decided = fixed.decide(ensemble.score(test_inputs.rows(slice(0, 20)))).stop_time.mean()
-    assert f"{decided:.1f}" in found.inner_text("#lanes") and "fixed time" in found.inner_text("#lanes")
+    assert f"{decided:.1f}" in found.inner_text("#lanes") and "fixed time" in found.inner_text(
+        "#lanes"
+    )
     assert "Ours stops" in wait_for(found, "#race-result", "Of 20 answers")
     address = found.url
     close_page(found, path)
     again = open_page(browser, path, address=address, reduced_motion="reduce")
-    assert "70 %" in again.inner_text("#target-value") and again.is_checked("#sizes input[value='2']")
+    assert "70 %" in again.inner_text("#target-value") and again.is_checked(
+        "#sizes input[value='2']"
+    )
     again.evaluate("location.hash = '#target=0.8&size=1'")  # somebody edits the address
     wait_for(again, "#target-value", "80 %")
     assert again.is_checked("#sizes input[value='1']")
@@ -361,7 +458,9 @@ def test_the_target_moves_the_threshold_through_the_calibration_examples(
 
 @pytest.mark.parametrize("width", [390, 1200])
 def test_labels_of_controls_stay_on_one_line(width: int, browser: Any, written: Path) -> None:
-    found = open_page(browser, written, viewport={"width": width, "height": 900}, reduced_motion="reduce")
+    found = open_page(
+        browser, written, viewport={"width": width, "height": 900}, reduced_motion="reduce"
+    )
     lines = """[...document.querySelectorAll("label.inline")].map((label) => {
         const range = document.createRange();
         range.selectNode(label.firstChild);
@@ -400,7 +499,9 @@ def test_a_digit_drawn_with_the_mouse_or_the_keyboard_gets_a_decision(tab: Any) 
     tab.keyboard.press("ArrowLeft")
     at = tab.locator("#pen").bounding_box()
     tab.keyboard.press("ArrowLeft")
-    assert tab.locator("#pen").bounding_box()["x"] < at["x"]  # one sees where the pen is before it is down
+    assert (
+        tab.locator("#pen").bounding_box()["x"] < at["x"]
+    )  # one sees where the pen is before it is down
     for key in (" ", *["ArrowDown"] * 12, " ", "Enter"):
         tab.keyboard.press(key)
     wait_for(tab, "#which", "your drawing")
@@ -421,14 +522,31 @@ def test_it_is_written_on_the_command_line(
     rules[-1].save("b.rule")
     test_inputs.rows(slice(0, 3)).save("inputs.npz")
     ag.save_scores("calibration.npz", ensemble.score(*some_inputs(60, 2)))
-    words = ("export", "b.rule", "a.rule", "--members", "members", "--to", "page", "-o", "demo.html")
+    words = (
+        "export",
+        "b.rule",
+        "a.rule",
+        "--members",
+        "members",
+        "--to",
+        "page",
+        "-o",
+        "demo.html",
+    )
     refused = call(monkeypatch, capsys, *words)
     assert refused.code == 2 and "--inputs is missing" in refused.err
-    done = call(monkeypatch, capsys, *words, "--inputs", "inputs.npz", "--calibration", "calibration.npz")
+    done = call(
+        monkeypatch, capsys, *words, "--inputs", "inputs.npz", "--calibration", "calibration.npz"
+    )
     assert done.code == 0, done.err
     said = " ".join(done.out.split())
-    assert "with 3 inputs to replay" in said and "smallest distance of a risk or score to its threshold" in said
-    other = call(monkeypatch, capsys, *words[:-4], "--to", "c", "-o", "c", "--calibration", "calibration.npz")
+    assert (
+        "with 3 inputs to replay" in said
+        and "smallest distance of a risk or score to its threshold" in said
+    )
+    other = call(
+        monkeypatch, capsys, *words[:-4], "--to", "c", "-o", "c", "--calibration", "calibration.npz"
+    )
     assert other.code == 2 and "--calibration" in other.err
     assert '"examples":[' in Path("demo.html").read_text()
     names = re.findall(r'"name":"([^"]*)"', Path("demo.html").read_text())
@@ -436,9 +554,14 @@ def test_it_is_written_on_the_command_line(
 
 
 @pytest.mark.parametrize("weights", ["bfloat16", "int8"])
-def test_small_weights_give_the_spikes_of_python(weights: str, browser: Any, ensemble: Any, test_inputs: Any, tmp_path: Path) -> None:
+def test_small_weights_give_the_spikes_of_python(
+    weights: str, browser: Any, ensemble: Any, test_inputs: Any, tmp_path: Path
+) -> None:
     ensemble.save(tmp_path / "members")
-    small, path = ag.ensembles.load(tmp_path / "members", engine=f"event-driven-{weights}"), tmp_path / "demo.html"
+    small, path = (
+        ag.ensembles.load(tmp_path / "members", engine=f"event-driven-{weights}"),
+        tmp_path / "demo.html",
+    )
     rule = RULES["every step"].calibrate(small.score(*some_inputs(60, 2)))
     to_page([rule], small, path, test_inputs.rows(slice(0, 20)))
     found = open_page(browser, path, reduced_motion="reduce")
@@ -454,12 +577,24 @@ def test_a_page_of_the_command_line_has_at_most_3_mb(
     network = FullyConnected(SHAPE, CLASSES, 3, (450,), Neuron(threshold=0.3))
     save_members("members", SpikingNetwork(network, torch.Generator().manual_seed(0)).eval())
     x, y = some_inputs(90, 3)
-    rule = ag.AgreeStop(0.8, EVERY, 1).calibrate(ag.ensembles.load("members", engine="event-driven").score(*some_inputs(60, 2)))
+    rule = ag.AgreeStop(0.8, EVERY, 1).calibrate(
+        ag.ensembles.load("members", engine="event-driven").score(*some_inputs(60, 2))
+    )
     rule.save("a.rule")
     ag.events.Events.from_dense(x, y).save("inputs.npz")
     ag.events.Events.from_dense(x[:9], y[:9]).save("few.npz")
     ag.events.Events.from_dense(x).save("unlabelled.npz")
-    words = ("export", "a.rule", "--members", "members", "--to", "page", "-o", "demo.html", "--inputs")
+    words = (
+        "export",
+        "a.rule",
+        "--members",
+        "members",
+        "--to",
+        "page",
+        "-o",
+        "demo.html",
+        "--inputs",
+    )
 
     def printed(*more: str) -> str:
         done = call(monkeypatch, capsys, *words, *more)
@@ -467,18 +602,30 @@ def test_a_page_of_the_command_line_has_at_most_3_mb(
         return " ".join(done.out.split())
 
     said = printed("inputs.npz")
-    assert "60 of 90 inputs" in said and "30 other inputs calibrated the rule anew" in said and "--engine event-driven keeps" in said
-    assert Path("demo.html").stat().st_size < 3_000_000 and '"type":"int8"' in Path("demo.html").read_text()
+    assert (
+        "60 of 90 inputs" in said
+        and "30 other inputs calibrated the rule anew" in said
+        and "--engine event-driven keeps" in said
+    )
+    assert (
+        Path("demo.html").stat().st_size < 3_000_000
+        and '"type":"int8"' in Path("demo.html").read_text()
+    )
     for more, stable in (
         (("inputs.npz", "--engine", "event-driven"), "leave out --engine"),
         (("few.npz",), "give more inputs"),
         (("unlabelled.npz",), "with labels"),
     ):
         assert stable in printed(*more)
-        assert Path("demo.html").stat().st_size > 3_000_000 and '"type":"int8"' not in Path("demo.html").read_text()
+        assert (
+            Path("demo.html").stat().st_size > 3_000_000
+            and '"type":"int8"' not in Path("demo.html").read_text()
+        )
 
 
-def test_what_a_page_cannot_run_is_refused(ensemble: Any, rules: list[ag.CalibratedRule], tmp_path: Path) -> None:
+def test_what_a_page_cannot_run_is_refused(
+    ensemble: Any, rules: list[ag.CalibratedRule], tmp_path: Path
+) -> None:
     x, y = some_inputs(60, 2)
     path = tmp_path / "demo.html"
 
@@ -487,10 +634,17 @@ def test_what_a_page_cannot_run_is_refused(ensemble: Any, rules: list[ag.Calibra
             to_page(rule, given, path, inputs, any_engine=True, any_members=True)
 
     config = Convolutional(SHAPE, CLASSES, 3, (2,), (4,), real_input=False)
-    save_members(tmp_path / "convolutional", SpikingNetwork(config, torch.Generator().manual_seed(0)).eval())
-    refused("fully connected members of SRM neurons", given=ag.ensembles.load(tmp_path / "convolutional", engine="event-driven"))
+    save_members(
+        tmp_path / "convolutional", SpikingNetwork(config, torch.Generator().manual_seed(0)).eval()
+    )
+    refused(
+        "fully connected members of SRM neurons",
+        given=ag.ensembles.load(tmp_path / "convolutional", engine="event-driven"),
+    )
     ensemble.save(tmp_path / "members")
-    refused("run on the dense engine", given=ag.ensembles.load(tmp_path / "members", engine="dense"))
+    refused(
+        "run on the dense engine", given=ag.ensembles.load(tmp_path / "members", engine="dense")
+    )
     refused("0 rules are given", [])
     refused("is not calibrated", RULES["every step"])
     refused("path, digits.rule", ["digits.rule"])
@@ -502,10 +656,22 @@ def test_what_a_page_cannot_run_is_refused(ensemble: Any, rules: list[ag.Calibra
     refused("images, and the page shows events", inputs=x[:, :1])
     refused("own last answer", RULES["every step"].calibrate(ensemble.score(x), labels="final"))
     scores, tuning = ensemble.score(x, y), ensemble.score(*some_inputs(60, 5))
-    refused("exported code does not know", ag.AgreeStop(0.8, EVERY, 1, risk=ag.LearnedRisk.fit(tuning, max_set_size=1)).calibrate(scores))
+    refused(
+        "exported code does not know",
+        ag.AgreeStop(0.8, EVERY, 1, risk=ag.LearnedRisk.fit(tuning, max_set_size=1)).calibrate(
+            scores
+        ),
+    )
     assert not path.exists()
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(InputError, match="choose the name of a file"):
-        patched.setattr(type(ensemble), "score", lambda *_, **__: pytest.fail("the path is checked before the work"))
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        pytest.raises(InputError, match="choose the name of a file"),
+    ):
+        patched.setattr(
+            type(ensemble),
+            "score",
+            lambda *_, **__: pytest.fail("the path is checked before the work"),
+        )
         to_page(rules, ensemble, tmp_path, x)
 
 
@@ -514,7 +680,9 @@ def test_decisions_on_the_digits_are_those_of_python(browser: Any, tmp_path: Pat
     digits = ag.events.load_data_set("digits")
     network = ag.networks.FullyConnected(digits.pool.inputs.shape[2:], classes=10, hidden=(64,))
     trained = ag.ensembles.DeepEnsemble(network, members=4, seed=0, device="cpu")
-    trained.fit(digits.training.inputs, digits.training.labels, epochs=3, progress=False).save(tmp_path / "members")
+    trained.fit(digits.training.inputs, digits.training.labels, epochs=3, progress=False).save(
+        tmp_path / "members"
+    )
     ensemble = ag.ensembles.load(tmp_path / "members", engine="event-driven")
     x, y = digits.pool.inputs, digits.pool.labels
     scores = ensemble.score(x.rows(slice(0, 100)), y[:100])

@@ -1,4 +1,6 @@
-"""A watched ensemble, and a spotter alone, in C: step by step what Python finds, over random streams."""
+"""A watched ensemble, and a spotter alone, in C: step by step what Python finds, over random
+streams.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from agreestop.ensembles import save_members
 from agreestop.networks import FullyConnected, Neuron, SpikingNetwork
 from tests.export.test_c import EXACT, SANITIZED
 
-pytestmark = pytest.mark.skipif(not shutil.which("gcc") or sys.platform != "linux", reason="gcc is not installed")
+pytestmark = pytest.mark.skipif(
+    not shutil.which("gcc") or sys.platform != "linux", reason="gcc is not installed"
+)
 
 WINDOW, STEPS, SKIP, REST, CLASSES, INPUTS = 7, 12, 3, 15, 4, 40
 EVENT = (1, 3)
@@ -37,7 +41,9 @@ def streams(n: int, seed: int) -> list[Booleans]:
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(n):
-        rates = np.repeat(rng.choice([0.0, 0.05, 0.2, 0.5], size=20), 10)[: int(rng.integers(120, 200))]
+        rates = np.repeat(rng.choice([0.0, 0.05, 0.2, 0.5], size=20), 10)[
+            : int(rng.integers(120, 200))
+        ]
         found.append(rng.random((len(rates), INPUTS)) < rates[:, None])
         found[-1][30] = True
     return found
@@ -54,14 +60,18 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Untrained members with weights that are large enough for the read-out to spike."""
     path = tmp_path_factory.mktemp("members") / "members"
     config = FullyConnected((INPUTS,), CLASSES, 3, (20,), Neuron(threshold=0.3))
-    save_members(path, SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.4).eval())
+    save_members(
+        path, SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.4).eval()
+    )
     return path
 
 
 def calibrate(path: Path, weights: str = "", rule: Any = None) -> tuple[Any, Any, Any]:
     """An ensemble, a spotter, and a rule on alarms of other recordings."""
     ensemble = ag.ensembles.load(path, engine=f"event-driven{weights}")
-    heard, other = (ensemble.listen(streams(60, seed), window=WINDOW, event=EVENT) for seed in (0, 1))
+    heard, other = (
+        ensemble.listen(streams(60, seed), window=WINDOW, event=EVENT) for seed in (0, 1)
+    )
     spotter = ag.Spotter(0.7, rest=REST).calibrate(heard.scores)
     first = [next(iter(spotter.alarms(one)), 20) for one in other.scores]
     chosen = rule or ag.AgreeStop(0.6, range(1, STEPS + 1), 2)
@@ -70,7 +80,9 @@ def calibrate(path: Path, weights: str = "", rule: Any = None) -> tuple[Any, Any
 
 
 def compiled(folder: Path, sources: Sequence[str], options: Sequence[str], to: str) -> Path:
-    done = subprocess.run(["gcc", *options, *sources, "-o", to, "-lm"], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        ["gcc", *options, *sources, "-o", to, "-lm"], cwd=folder, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return folder / to
 
@@ -86,13 +98,19 @@ class Watch:
     """The sources of a folder as a library, with what the header declares."""
 
     def __init__(self, folder: Path) -> None:
-        self.lib = ctypes.CDLL(str(compiled(folder, WATCHED, (*FAST, "-fPIC", "-shared"), "library.so")))
+        self.lib = ctypes.CDLL(
+            str(compiled(folder, WATCHED, (*FAST, "-fPIC", "-shared"), "library.so"))
+        )
         self.lib.ag_watch_score.restype = ctypes.c_double
         self.lib.ag_watch_detection.restype = ctypes.POINTER(Detected)
         self.lib.ag_watch_decision.restype = ctypes.POINTER(ctypes.c_uint16)
 
     def push(self, events: Sequence[int]) -> int:
-        return int(self.lib.ag_watch_push((ctypes.c_uint16 * len(events))(*events), ctypes.c_size_t(len(events))))
+        return int(
+            self.lib.ag_watch_push(
+                (ctypes.c_uint16 * len(events))(*events), ctypes.c_size_t(len(events))
+            )
+        )
 
     def found(self, state: int) -> Any:
         """What a push found, as Python says it."""
@@ -116,8 +134,12 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize(("weights", "label"), [("", "risk"), ("-int8", "few checkpoints"), ("-bfloat16", "sets")])
-def test_every_step_is_that_of_python(weights: str, label: str, members: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("weights", "label"), [("", "risk"), ("-int8", "few checkpoints"), ("-bfloat16", "sets")]
+)
+def test_every_step_is_that_of_python(
+    weights: str, label: str, members: Path, tmp_path: Path
+) -> None:
     ensemble, spotter, rule = calibrate(members, weights, RULES[label])
     ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW)
     watch, counts = Watch(tmp_path), {1: 0, 2: 0, 0: 0}
@@ -137,7 +159,9 @@ def test_a_wrong_event_changes_nothing(members: Path, tmp_path: Path) -> None:
     ensemble, spotter, rule = calibrate(members)
     ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW)
     watch, (stream,) = Watch(tmp_path), streams(1, 7)
-    clean = [watch.push(np.flatnonzero(frame).tolist()) for frame in stream]  # the first push begins a stream
+    clean = [
+        watch.push(np.flatnonzero(frame).tolist()) for frame in stream
+    ]  # the first push begins a stream
     watch.lib.ag_watch_init()
     for frame, state in zip(stream, clean, strict=True):
         events = np.flatnonzero(frame).tolist()
@@ -146,16 +170,23 @@ def test_a_wrong_event_changes_nothing(members: Path, tmp_path: Path) -> None:
 
 
 def test_recordings_are_checked_by_make(members: Path, tmp_path: Path) -> None:
-    """The CSV of `replay` is Python's, for recordings of unequal length, of which two end in an open window."""
+    """The CSV of `replay` is Python's, for recordings of unequal length, of which two end in an
+    open window.
+    """
     ensemble, spotter, rule = calibrate(members)
     recordings = streams(8, 8)
-    (alarm, *_) = spotter.alarms(ensemble.listen(recordings[:1], window=WINDOW, event=EVENT).scores[0])
+    (alarm, *_) = spotter.alarms(
+        ensemble.listen(recordings[:1], window=WINDOW, event=EVENT).scores[0]
+    )
     recordings.append(recordings[0][: alarm + 1])
     made = ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, recordings, **HOW)
     assert made.inputs == 9 and made.nearest is not None and made.nearest > 1e-9
     replay = compiled(tmp_path, (*WATCHED, "watch_replay.c"), FAST, "replay")
     done = subprocess.run([str(replay), "inputs.bin"], cwd=tmp_path, capture_output=True)
-    assert done.stdout == (tmp_path / "expected.csv").read_bytes() and done.stdout.count(b"decision") > 5
+    assert (
+        done.stdout == (tmp_path / "expected.csv").read_bytes()
+        and done.stdout.count(b"decision") > 5
+    )
     assert b"2 detections have no decision" in done.stderr
     good = (tmp_path / "inputs.bin").read_bytes()
     for words, bad in {
@@ -207,8 +238,13 @@ def test_the_headers_and_the_spotter_are_c_plus_plus_too(members: Path, tmp_path
     (tmp_path / "main.cpp").write_text(CPP)
     objects = [name.replace(".c", ".o") for name in WATCHED]
     strict = ("-Wall", "-Wextra", "-Werror")
-    for words in (["main.cpp", *objects, "-o", "main", "-lm"], ["-x", "c++", "-c", "spotter.c", "-o", "spotter_cpp.o"]):
-        done = subprocess.run(["g++", *strict, *words], cwd=tmp_path, capture_output=True, text=True)
+    for words in (
+        ["main.cpp", *objects, "-o", "main", "-lm"],
+        ["-x", "c++", "-c", "spotter.c", "-o", "spotter_cpp.o"],
+    ):
+        done = subprocess.run(
+            ["g++", *strict, *words], cwd=tmp_path, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
     assert subprocess.run([str(tmp_path / "main")]).returncode == 0
 
@@ -220,7 +256,9 @@ def test_sizes_are_those_of_the_compiled_objects(members: Path, tmp_path: Path) 
     made = ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW)
     subprocess.run(["gcc", "-O0", "-fno-pie", *EXACT, "-c", *WATCHED], cwd=tmp_path, check=True)
     objects = [name.replace(".c", ".o") for name in WATCHED]
-    lines = subprocess.run(["nm", "-S", *objects], cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(
+        ["nm", "-S", *objects], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     symbols = [line.split() for line in lines if len(line.split()) == 4]
     ram = sum(int(size, 16) for _, size, kind, _ in symbols if kind in "bBdD")
     assert abs(ram - made.ram) < 100
@@ -240,14 +278,25 @@ def test_a_spotter_alone_raises_the_alarms_of_python(rest: int, tmp_path: Path) 
         chosen = spotter.with_threshold(threshold)
         made = ag.export.spotter_to_c(chosen, folder)
         assert set(made.files) == {one.name for one in folder.iterdir()}
-        lib = ctypes.CDLL(str(compiled(folder, ("spotter.c",), (*FAST, "-fPIC", "-shared"), "library.so")))
+        lib = ctypes.CDLL(
+            str(compiled(folder, ("spotter.c",), (*FAST, "-fPIC", "-shared"), "library.so"))
+        )
         one, scores = Alone(), np.concatenate(recordings)
         lib.ag_spotter_init(ctypes.byref(one))
-        states = [lib.ag_spotter_push(ctypes.byref(one), ctypes.c_double(score)) for score in scores]
+        states = [
+            lib.ag_spotter_push(ctypes.byref(one), ctypes.c_double(score)) for score in scores
+        ]
         np.testing.assert_array_equal(np.flatnonzero(states), chosen.alarms(scores))
         before = one.steps, one.alarms, one.rest
-        assert {lib.ag_spotter_push(ctypes.byref(one), ctypes.c_double(bad)) for bad in (np.nan, np.inf, -np.inf)} == {-1}
-        assert before == (one.steps, one.alarms, one.rest) and one.steps == len(scores) and ctypes.sizeof(one) == 16
+        assert {
+            lib.ag_spotter_push(ctypes.byref(one), ctypes.c_double(bad))
+            for bad in (np.nan, np.inf, -np.inf)
+        } == {-1}
+        assert (
+            before == (one.steps, one.alarms, one.rest)
+            and one.steps == len(scores)
+            and ctypes.sizeof(one) == 16
+        )
     assert "recording" in (folder / "spotter_data.h").read_text()
 
 
@@ -266,7 +315,14 @@ def test_what_cannot_be_exported_gets_a_sentence(members: Path, tmp_path: Path) 
     with pytest.raises(ag.InputError, match="rest"):
         ag.export.watch_to_c(short, rule, ensemble, tmp_path / "no", **HOW)
     with pytest.raises(ag.InputError, match="window"):
-        ag.export.watch_to_c(replace(spotter, heard=""), replace(rule, heard=""), ensemble, tmp_path / "no", window=70_000, event=EVENT)
+        ag.export.watch_to_c(
+            replace(spotter, heard=""),
+            replace(rule, heard=""),
+            ensemble,
+            tmp_path / "no",
+            window=70_000,
+            event=EVENT,
+        )
     with pytest.raises(ag.InputError, match="skip=0 is given"):
         ag.export.watch_to_c(spotter, rule, ensemble, tmp_path / "no", window=WINDOW, event=EVENT)
     long = replace(spotter, spotter=replace(spotter.spotter, rest=2**32))
@@ -275,7 +331,9 @@ def test_what_cannot_be_exported_gets_a_sentence(members: Path, tmp_path: Path) 
     assert not (tmp_path / "no").exists()
 
 
-def test_an_export_of_another_kind_leaves_no_file_of_the_last(members: Path, tmp_path: Path) -> None:
+def test_an_export_of_another_kind_leaves_no_file_of_the_last(
+    members: Path, tmp_path: Path
+) -> None:
     ensemble, spotter, rule = calibrate(members)
     exports: list[Callable[[], ag.export.CExport]] = [
         lambda: ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW),
@@ -294,20 +352,56 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: Any) -> int:
     return int(ended.value.code or 0)
 
 
-def test_the_command_line(members: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(
+    members: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _, spotter, rule = calibrate(members)
     spotter.save(tmp_path / "spotter.rule")
     rule.save(tmp_path / "class.rule")
-    ag.events.Events.from_dense(np.stack([one[:120] for one in streams(4, 3)])).save(tmp_path / "inputs.npz")
-    export = ("export", tmp_path / "class.rule", "--members", members, "--to", "c", "-o", tmp_path / "c")
+    ag.events.Events.from_dense(np.stack([one[:120] for one in streams(4, 3)])).save(
+        tmp_path / "inputs.npz"
+    )
+    export = (
+        "export",
+        tmp_path / "class.rule",
+        "--members",
+        members,
+        "--to",
+        "c",
+        "-o",
+        tmp_path / "c",
+    )
     watch = ("--spotter", tmp_path / "spotter.rule")
     inputs = ("--inputs", tmp_path / "inputs.npz")
-    assert run(monkeypatch, *export, *watch, "--window", WINDOW, "--event", "1,3", "--skip", SKIP, *inputs) == 0
+    assert (
+        run(
+            monkeypatch,
+            *export,
+            *watch,
+            "--window",
+            WINDOW,
+            "--event",
+            "1,3",
+            "--skip",
+            SKIP,
+            *inputs,
+        )
+        == 0
+    )
     assert "4 streams" in " ".join(capsys.readouterr().out.split())
     replay = compiled(tmp_path / "c", (*WATCHED, "watch_replay.c"), FAST, "replay")
     done = subprocess.run([str(replay), "inputs.bin"], cwd=tmp_path / "c", capture_output=True)
-    assert done.stdout == (tmp_path / "c" / "expected.csv").read_bytes() and b"detection" in done.stdout
-    assert run(monkeypatch, "export", tmp_path / "spotter.rule", "--to", "c", "-o", tmp_path / "alone") == 0
+    assert (
+        done.stdout == (tmp_path / "c" / "expected.csv").read_bytes()
+        and b"detection" in done.stdout
+    )
+    assert (
+        run(monkeypatch, "export", tmp_path / "spotter.rule", "--to", "c", "-o", tmp_path / "alone")
+        == 0
+    )
     assert "spotter.h" in capsys.readouterr().out and (tmp_path / "alone" / "spotter.c").exists()
     wrong: dict[str, Any] = {
         "--window": (*export, *watch, "--event", 1),
@@ -316,8 +410,14 @@ def test_the_command_line(members: Path, tmp_path: Path, monkeypatch: pytest.Mon
         "--members": ("export", tmp_path / "class.rule", "--to", "c", "-o", tmp_path / "no"),
         "--to c": ("export", tmp_path / "spotter.rule", "--to", "page", "-o", tmp_path / "no"),
     }
-    others = ("--window", WINDOW + 1, "--event", "1,3", "--skip", SKIP), ("--window", WINDOW, "--event", 1, "--skip", SKIP)
-    wrong |= {" ".join(map(str, given[:4])).replace(" --event", ", --event"): (*export, *watch, *given) for given in others}
+    others = (
+        ("--window", WINDOW + 1, "--event", "1,3", "--skip", SKIP),
+        ("--window", WINDOW, "--event", 1, "--skip", SKIP),
+    )
+    wrong |= {
+        " ".join(map(str, given[:4])).replace(" --event", ", --event"): (*export, *watch, *given)
+        for given in others
+    }
     for option, words in wrong.items():
         assert run(monkeypatch, *words) == 2
         assert option in " ".join(capsys.readouterr().err.split())

@@ -1,4 +1,5 @@
-"""`python -m tests.fuzz --minutes N -o FILE`: read damaged files of every format for N minutes, and write the counts as JSON.
+"""`python -m tests.fuzz --minutes N -o FILE`: read damaged files of every format for N minutes, and
+write the counts as JSON.
 
 `--format NAME --seed N` repeats one mutation in this process, with its traceback.
 """
@@ -19,7 +20,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--first", type=int, default=1_000, help="the first seed")
-    parser.add_argument("--format", choices=sorted(FORMATS), action="append", help="only this format; may be given several times")
+    parser.add_argument(
+        "--format",
+        choices=sorted(FORMATS),
+        action="append",
+        help="only this format; may be given several times",
+    )
     parser.add_argument("--seed", type=int, help="repeat one mutation of --format")
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
@@ -38,8 +44,13 @@ def main() -> int:
 
 def write_counts(counts: dict[str, dict[str, object]], path: Path | None) -> None:
     """The counts of a run, by format and in all."""
-    total = {name: sum(int(str(entry[name])) for entry in counts.values()) for name in ("same", "refused", "other", "failed")}
-    text = json.dumps({"mutations": sum(total.values()), **total, "formats": counts}, indent=1) + "\n"
+    total = {
+        name: sum(int(str(entry[name])) for entry in counts.values())
+        for name in ("same", "refused", "other", "failed")
+    }
+    text = (
+        json.dumps({"mutations": sum(total.values()), **total, "formats": counts}, indent=1) + "\n"
+    )
     if path is None:
         sys.stdout.write(text)
     else:

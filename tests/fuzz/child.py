@@ -1,4 +1,6 @@
-"""The child process of the harness: reads mutations with little memory, and ends itself when one takes too long."""
+"""The child process of the harness: reads mutations with little memory, and ends itself when one
+takes too long.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,15 @@ import torch
 
 import agreestop as ag
 from agreestop.cluster import load_decisions, save_recordings
-from agreestop.cluster.parts import PLAN, PartSummary, columns_of_run, read_part, rule_mark, write_part, write_plan
+from agreestop.cluster.parts import (
+    PLAN,
+    PartSummary,
+    columns_of_run,
+    read_part,
+    rule_mark,
+    write_part,
+    write_plan,
+)
 from agreestop.cluster.sources import ParquetFile
 from agreestop.common import InputError, atomic_writer
 from agreestop.decide.scores import load_spikes
@@ -49,9 +57,15 @@ X = RNG.random((6, 5, 2, 4, 3)) < 0.3
 LABELS = np.array([1, 0, 1, 2, 2, 0])
 SPIKES = RNG.random((6, 5, 3, 4)) < 0.3
 RECORDING = ag.events.checked_recording(
-    RNG.integers(0, 34, 40), RNG.integers(0, 34, 40), RNG.random(40) < 0.5, np.sort(RNG.integers(0, 3000, 40)), (34, 34)
+    RNG.integers(0, 34, 40),
+    RNG.integers(0, 34, 40),
+    RNG.random(40) < 0.5,
+    np.sort(RNG.integers(0, 3000, 40)),
+    (34, 34),
 )
-LARGE_RECORDING = ag.events.checked_recording(RECORDING.x, RECORDING.y, RECORDING.polarity, RECORDING.time, (128, 128))
+LARGE_RECORDING = ag.events.checked_recording(
+    RECORDING.x, RECORDING.y, RECORDING.polarity, RECORDING.time, (128, 128)
+)
 DATA = EventData("some, training", True, X, LABELS, CLASSES, "events are simulated")
 KEY = {"settings": "0123abcd"}
 CONFIG = """name = "small"
@@ -91,7 +105,9 @@ def write_posterior(path: Path) -> None:
 
 
 def write_ensemble(path: Path) -> None:
-    ag.ensembles.DeepEnsemble(NETWORK, members=2, seed=0, device="cpu").fit(X, LABELS, epochs=1, progress=False).save(path)
+    ag.ensembles.DeepEnsemble(NETWORK, members=2, seed=0, device="cpu").fit(
+        X, LABELS, epochs=1, progress=False
+    ).save(path)
 
 
 def write_variational(path: Path) -> None:
@@ -106,14 +122,18 @@ class OwnModule(torch.nn.Module):
         super().__init__()
         self.read_out = torch.nn.Linear(24, 3)
 
-    def forward(self, x_t: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x_t: torch.Tensor, state: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         total = x_t.flatten(1) if state is None else state + x_t.flatten(1)
         return self.read_out(total), total
 
 
 def write_modules(path: Path) -> None:
     torch.manual_seed(0)
-    ag.ensembles.DeepEnsemble(OwnModule, members=2, seed=0, device="cpu").fit(X, LABELS, epochs=1, progress=False).save(path)
+    ag.ensembles.DeepEnsemble(OwnModule, members=2, seed=0, device="cpu").fit(
+        X, LABELS, epochs=1, progress=False
+    ).save(path)
 
 
 def read_ensemble(path: Path, network: Any = None) -> object:
@@ -127,12 +147,28 @@ def write_nir(path: Path) -> None:
 
     rng = np.random.default_rng(3)
     step = np.full(4, 5e-3)
-    neurons = nir.CubaLIF(tau_syn=step, tau_mem=2 * step, r=np.ones(4), v_leak=np.zeros(4), v_threshold=np.ones(4), v_reset=np.zeros(4))
-    first = nir.Conv2d((5, 5), rng.normal(size=(2, 1, 3, 3)), (2, 2), (1, 1), (1, 1), 1, np.zeros(2))
-    pool = nir.SumPool2d(kernel_size=np.array([2, 2]), stride=np.array([1, 1]), padding=np.array([0, 0]))
+    neurons = nir.CubaLIF(
+        tau_syn=step,
+        tau_mem=2 * step,
+        r=np.ones(4),
+        v_leak=np.zeros(4),
+        v_threshold=np.ones(4),
+        v_reset=np.zeros(4),
+    )
+    first = nir.Conv2d(
+        (5, 5), rng.normal(size=(2, 1, 3, 3)), (2, 2), (1, 1), (1, 1), 1, np.zeros(2)
+    )
+    pool = nir.SumPool2d(
+        kernel_size=np.array([2, 2]), stride=np.array([1, 1]), padding=np.array([0, 0])
+    )
     flatten = nir.Flatten(input_type={"input": np.array([2, 2, 2])}, start_dim=0, end_dim=-1)
     spiking = nir.IF(r=np.ones((2, 3, 3)), v_threshold=np.ones((2, 3, 3)))
-    nir.write(path, nir.NIRGraph.from_list(first, spiking, pool, flatten, nir.Affine(rng.normal(size=(4, 8)), np.zeros(4)), neurons))
+    nir.write(
+        path,
+        nir.NIRGraph.from_list(
+            first, spiking, pool, flatten, nir.Affine(rng.normal(size=(4, 8)), np.zeros(4)), neurons
+        ),
+    )
 
 
 def read_nir(path: Path) -> object:
@@ -246,7 +282,13 @@ def write_part_file(path: Path) -> None:
     decided = calibrated.decide(scores())
     run = EarlyRun(decided, np.full(40, 4), 0.0, np.full(40, 8))
     summary = PartSummary.of(decided, run.computed, (0, 0))
-    write_part(path, columns_of_run([run], 0, np.arange(40, dtype=np.uint64), {}), summary, "key", rule_mark(calibrated))
+    write_part(
+        path,
+        columns_of_run([run], 0, np.arange(40, dtype=np.uint64), {}),
+        summary,
+        "key",
+        rule_mark(calibrated),
+    )
 
 
 def read_part_file(path: Path) -> object:
@@ -277,14 +319,27 @@ def read_recordings(path: Path) -> object:
 
 
 def forge_archive(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
-    """Change one member, or its name, and make an archive with the right checksums and without a digest."""
+    """Change one member, or its name, and make an archive with the right checksums and without a
+    digest.
+    """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = [(name, archive.read(name)) for name in archive.namelist() if name != "digest.npy"]
+        members = [
+            (name, archive.read(name)) for name in archive.namelist() if name != "digest.npy"
+        ]
     index = seed % len(members)
     name, member = members[index]
-    members[index] = (members[(seed // 7) % len(members)][0], member) if seed % 11 == 0 else (name, change(member))
+    members[index] = (
+        (members[(seed // 7) % len(members)][0], member)
+        if seed % 11 == 0
+        else (name, change(member))
+    )
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED if seed % 2 else zipfile.ZIP_STORED) as archive, warnings.catch_warnings():
+    with (
+        zipfile.ZipFile(
+            stream, "w", zipfile.ZIP_DEFLATED if seed % 2 else zipfile.ZIP_STORED
+        ) as archive,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # zipfile warns if a name comes twice
         for name, member in members:
             archive.writestr(zipfile.ZipInfo(name), member)
@@ -296,7 +351,9 @@ def forge_gzip(content: bytes, change: Callable[[bytes], bytes], seed: int) -> b
 
 
 def forge_tensors(content: bytes, change: Callable[[bytes], bytes], seed: int) -> bytes:
-    """Change our own header or that of safetensors; the digest is repaired, or left out as in version 0.1."""
+    """Change our own header or that of safetensors; the digest is repaired, or left out as in
+    version 0.1.
+    """
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     own = json.loads(header["__metadata__"]["agreestop"])
@@ -309,7 +366,9 @@ def forge_tensors(content: bytes, change: Callable[[bytes], bytes], seed: int) -
     with suppress(ValueError, TypeError, RecursionError):  # no JSON any more
         if seed % 3 == 1:
             forged = json.loads(text)
-            text = json.dumps({**forged, "digest": digest_of(safetensors.torch.load(content), forged)})
+            text = json.dumps(
+                {**forged, "digest": digest_of(safetensors.torch.load(content), forged)}
+            )
     header["__metadata__"]["agreestop"] = text
     new = json.dumps(header).encode()
     return len(new).to_bytes(8, "little") + new + content[8 + length :]
@@ -322,7 +381,13 @@ def forge_nir(content: bytes, change: Callable[[bytes], bytes], seed: int) -> by
     stream = io.BytesIO(content)
     with h5py.File(stream, "r+") as file:
         found: list[Any] = []
-        file.visititems(lambda _, entry: found.append(entry) if isinstance(entry, h5py.Dataset) and entry.dtype.kind in "if" else None)
+        file.visititems(
+            lambda _, entry: (
+                found.append(entry)
+                if isinstance(entry, h5py.Dataset) and entry.dtype.kind in "if"
+                else None
+            )
+        )
         chosen = found[seed % len(found)]
         raw = chosen[()].tobytes()
         changed = change(raw)[: len(raw)].ljust(len(raw), b"\0")
@@ -332,10 +397,25 @@ def forge_nir(content: bytes, change: Callable[[bytes], bytes], seed: int) -> by
 
 FORGES = {
     **dict.fromkeys(
-        ("scores", "spikes", "events", "counts", "part", "dense", "packed", "outline", "packed outline", "cache", "braille", "energy"),
+        (
+            "scores",
+            "spikes",
+            "events",
+            "counts",
+            "part",
+            "dense",
+            "packed",
+            "outline",
+            "packed outline",
+            "cache",
+            "braille",
+            "energy",
+        ),
         forge_archive,
     ),
-    **dict.fromkeys(("members", "posterior", "ensemble", "variational", "modules", "checkpoint"), forge_tensors),
+    **dict.fromkeys(
+        ("members", "posterior", "ensemble", "variational", "modules", "checkpoint"), forge_tensors
+    ),
     **dict.fromkeys((form.name for form in rules.FORMATS), forge_rule),
     "idx": forge_gzip,
     "nir": forge_nir,
@@ -344,49 +424,108 @@ FORGES = {
 FORMATS = {
     form.name: form
     for form in (
-        Format("scores", lambda path: ag.save_scores(path, replace(scores(), lengths=np.arange(40) % 4 + 1)), ag.load_scores),
-        Format("spikes", lambda path: ag.save_spikes(path, SPIKES, LABELS), load_spikes),
-        Format("events", lambda path: ag.events.Events.from_dense(X, LABELS, CLASSES).save(path), read_mapped, digest=True),
         Format(
-            "counts",
-            lambda path: ag.events.Events.from_dense(3 * X.astype(np.uint8), LABELS).rows([4, 0, 1]).save(path),
+            "scores",
+            lambda path: ag.save_scores(path, replace(scores(), lengths=np.arange(40) % 4 + 1)),
+            ag.load_scores,
+        ),
+        Format("spikes", lambda path: ag.save_spikes(path, SPIKES, LABELS), load_spikes),
+        Format(
+            "events",
+            lambda path: ag.events.Events.from_dense(X, LABELS, CLASSES).save(path),
             read_mapped,
             digest=True,
         ),
-        Format("part", lambda path: ag.events.save_events(path, DATA), ag.events.load_events, digest=True),
-        Format("dense", lambda path: write_archive(path, False, inputs=X, labels=LABELS, classes=np.array(CLASSES)), read_mapped),
-        Format("compressed", lambda path: write_archive(path, True, inputs=X.astype("f4"), labels=LABELS), read_mapped),
+        Format(
+            "counts",
+            lambda path: (
+                ag.events.Events.from_dense(3 * X.astype(np.uint8), LABELS)
+                .rows([4, 0, 1])
+                .save(path)
+            ),
+            read_mapped,
+            digest=True,
+        ),
+        Format(
+            "part",
+            lambda path: ag.events.save_events(path, DATA),
+            ag.events.load_events,
+            digest=True,
+        ),
+        Format(
+            "dense",
+            lambda path: write_archive(
+                path, False, inputs=X, labels=LABELS, classes=np.array(CLASSES)
+            ),
+            read_mapped,
+        ),
+        Format(
+            "compressed",
+            lambda path: write_archive(path, True, inputs=X.astype("f4"), labels=LABELS),
+            read_mapped,
+        ),
         Format(
             "packed",
-            lambda path: write_archive(path, True, inputs=np.packbits(X), inputs_shape=np.array(X.shape), labels=LABELS, held=np.array(0)),
+            lambda path: write_archive(
+                path,
+                True,
+                inputs=np.packbits(X),
+                inputs_shape=np.array(X.shape),
+                labels=LABELS,
+                held=np.array(0),
+            ),
             ag.events.load_events,
         ),
-        Format("outline", lambda path: ag.events.Events.from_dense(X, LABELS, CLASSES).save(path), read_outline),
+        Format(
+            "outline",
+            lambda path: ag.events.Events.from_dense(X, LABELS, CLASSES).save(path),
+            read_outline,
+        ),
         Format(
             "packed outline",
-            lambda path: write_archive(path, True, inputs=np.packbits(X), inputs_shape=np.array(X.shape), labels=LABELS),
+            lambda path: write_archive(
+                path, True, inputs=np.packbits(X), inputs_shape=np.array(X.shape), labels=LABELS
+            ),
             read_outline,
         ),
         Format("cache", write_cache, read_cache, digest=True),
         Format("aedat2", lambda path: write_aedat2(path, LARGE_RECORDING), ag.events.read_aedat2),
         Format("aedat3", lambda path: write_aedat3(path, LARGE_RECORDING), ag.events.read_aedat3),
         Format("n-mnist", lambda path: write_n_mnist(path, RECORDING), ag.events.read_n_mnist),
-        Format("labels", lambda path: path.write_bytes(b"class,startTime_usec,endTime_usec\n1,10,20\n11,30,45\n"), read_gesture_labels),
+        Format(
+            "labels",
+            lambda path: path.write_bytes(
+                b"class,startTime_usec,endTime_usec\n1,10,20\n11,30,45\n"
+            ),
+            read_gesture_labels,
+        ),
         Format("idx", write_idx, read_idx),
         Format("cifar10", write_batch, read_batch),
-        Format("braille", lambda path: write_archive(path, True, x=X.reshape(30, 4, 6), y=np.arange(30) % 3), read_braille),
+        Format(
+            "braille",
+            lambda path: write_archive(path, True, x=X.reshape(30, 4, 6), y=np.arange(30) % 3),
+            read_braille,
+        ),
         Format("members", write_members, read_ensemble, digest=True),
         Format("posterior", write_posterior, read_ensemble, digest=True),
         Format("ensemble", write_ensemble, read_ensemble, digest=True),
         Format("variational", write_variational, read_ensemble, digest=True),
         Format("modules", write_modules, partial(read_ensemble, network=OwnModule), digest=True),
         Format("checkpoint", write_checkpoint, read_checkpoint, digest=True),
-        Format("energy", lambda path: write_archive(path, True, emitted=SPIKES, accumulates=SPIKES, multiplies=SPIKES), read_energy),
+        Format(
+            "energy",
+            lambda path: write_archive(
+                path, True, emitted=SPIKES, accumulates=SPIKES, multiplies=SPIKES
+            ),
+            read_energy,
+        ),
         Format("key", write_key, read_key, digest=True),
         Format("nir", write_nir, read_nir, needs=("nir", "h5py")),
         Format(
             "recordings.parquet",
-            lambda path: save_recordings(path, ag.events.Events.from_dense(X, LABELS), ids=list("abcdef")),
+            lambda path: save_recordings(
+                path, ag.events.Events.from_dense(X, LABELS), ids=list("abcdef")
+            ),
             read_recordings,
             needs=("pyarrow",),
         ),
@@ -398,4 +537,7 @@ FORMATS = {
         *texts.FORMATS,
     )
 }
-FORMATS |= {f"{name}, forged": replace(FORMATS[name], name=f"{name}, forged", digest=False, forge=forge) for name, forge in FORGES.items()}
+FORMATS |= {
+    f"{name}, forged": replace(FORMATS[name], name=f"{name}, forged", digest=False, forge=forge)
+    for name, forge in FORGES.items()
+}

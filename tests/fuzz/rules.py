@@ -24,17 +24,38 @@ CLASSES = ("a", "bé", "c c")
 
 def scores(seed: int = 1) -> ag.Scores:
     confidence = np.log(np.random.default_rng(seed).dirichlet(np.ones(3), (40, 4, 2)))
-    return ag.Scores(confidence, np.arange(40) % 3, TIMES, CLASSES, "dense", "ab" * 32, 100 * seed + np.arange(40))
+    return ag.Scores(
+        confidence,
+        np.arange(40) % 3,
+        TIMES,
+        CLASSES,
+        "dense",
+        "ab" * 32,
+        100 * seed + np.arange(40),
+    )
 
 
 def gated() -> ag.AgreeStop:
-    return ag.AgreeStop(0.6, TIMES, 1, gate=ag.Gate(ag.TopMass(), np.full(4, -0.5), TIMES, None, 0.3, (2, 4)), trim=0.5)
+    return ag.AgreeStop(
+        0.6,
+        TIMES,
+        1,
+        gate=ag.Gate(ag.TopMass(), np.full(4, -0.5), TIMES, None, 0.3, (2, 4)),
+        trim=0.5,
+    )
 
 
 def learned() -> ag.AgreeStop:
     """As LearnedRisk.fit makes it, without scikit-learn."""
     log_times = np.log(np.array(TIMES) / TIMES[-1])
-    return ag.AgreeStop(0.8, TIMES, 1, risk=ag.LearnedRisk(ag.TopMass.fit(scores(2)), 1, np.linspace(0.1, 0.9, 9), -0.5, log_times, TIMES))
+    return ag.AgreeStop(
+        0.8,
+        TIMES,
+        1,
+        risk=ag.LearnedRisk(
+            ag.TopMass.fit(scores(2)), 1, np.linspace(0.1, 0.9, 9), -0.5, log_times, TIMES
+        ),
+    )
 
 
 def tempered() -> ag.SpikeCP:
@@ -50,12 +71,23 @@ RULES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "rule": (lambda: ag.AgreeStop(0.8, TIMES, 1), {}),
     "gated rule": (gated, {"groups": np.arange(40) % 2}),
     "accumulated rule": (lambda: ag.AgreeStop(0.2, TIMES, 1, accumulated=True, delta=0.4), {}),
-    "rule of loss": (lambda: ag.AgreeStop(None, TIMES, 1, loss=1 - np.eye(3), max_loss=0.3), {"labels": "final"}),
-    "weighted rule": (lambda: ag.AgreeStop(0.6, TIMES, 1), {"weights": 1 + np.arange(40) % 3, "max_weight": 4.0}),
+    "rule of loss": (
+        lambda: ag.AgreeStop(None, TIMES, 1, loss=1 - np.eye(3), max_loss=0.3),
+        {"labels": "final"},
+    ),
+    "weighted rule": (
+        lambda: ag.AgreeStop(0.6, TIMES, 1),
+        {"weights": 1 + np.arange(40) % 3, "max_weight": 4.0},
+    ),
     "scheduled rule": (looks, {}),
     "learned rule": (learned, {}),
     "tempered rule": (tempered, {}),
-    "simultaneous rule": (lambda: ag.SpikeCP(0.8, TIMES, 1, ag.MergeConfidence(), "simultaneous", class_conditional=True), {}),
+    "simultaneous rule": (
+        lambda: ag.SpikeCP(
+            0.8, TIMES, 1, ag.MergeConfidence(), "simultaneous", class_conditional=True
+        ),
+        {},
+    ),
     "rule of p-values": (lambda: ag.SpikeCP(0.6, TIMES, 1, ag.MergePValues(1, "randomized")), {}),
     "rule of ranks": (lambda: ag.SpikeCP(0.6, TIMES, 1, ag.MergeRanks()), {}),
     "rule of votes": (lambda: ag.SpikeCP(0.6, TIMES, 1, ag.MajorityVote()), {}),
@@ -117,6 +149,16 @@ def forge_rule(content: bytes, change: Callable[[bytes], bytes], seed: int) -> b
 
 FORMATS = (
     *(Format(name, partial(write_rule, name=name), read_rule, digest=True) for name in RULES),
-    Format("monitor", partial(write_drift, kind=ag.DriftMonitor), partial(read_drift, kind=ag.DriftMonitor), digest=True),
-    Format("adaptive", partial(write_drift, kind=ag.AdaptiveRule), partial(read_drift, kind=ag.AdaptiveRule), digest=True),
+    Format(
+        "monitor",
+        partial(write_drift, kind=ag.DriftMonitor),
+        partial(read_drift, kind=ag.DriftMonitor),
+        digest=True,
+    ),
+    Format(
+        "adaptive",
+        partial(write_drift, kind=ag.AdaptiveRule),
+        partial(read_drift, kind=ag.AdaptiveRule),
+        digest=True,
+    ),
 )

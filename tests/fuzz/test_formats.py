@@ -1,4 +1,6 @@
-"""Damaged files of every format: the same result, a sentence, or another valid file, and nothing else."""
+"""Damaged files of every format: the same result, a sentence, or another valid file, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_a_damaged_file_is_refused_or_read(counts: dict[str, dict[str, Any]], na
     if FORMATS[name].missing:
         pytest.skip(FORMATS[name].missing)
     assert not counts[name]["failures"]
-    assert counts[name]["refused"] + counts[name]["same"] + counts[name]["other"] == EACH + len(SEEDS.get(name, []))
+    assert counts[name]["refused"] + counts[name]["same"] + counts[name]["other"] == EACH + len(
+        SEEDS.get(name, [])
+    )
     assert not (FORMATS[name].digest and counts[name]["other"])
 
 
@@ -45,7 +49,9 @@ def test_a_mutation_follows_from_its_seed() -> None:
     content = bytes(range(256)) * 4
     changed = [mutate(content, "some", seed) for seed in range(50)]
     assert changed == [mutate(content, "some", seed) for seed in range(50)]
-    assert len(set(changed)) > 45 and changed != [mutate(content, "other", seed) for seed in range(50)]
+    assert len(set(changed)) > 45 and changed != [
+        mutate(content, "other", seed) for seed in range(50)
+    ]
 
 
 def fail_with(error: Exception) -> Format:
@@ -57,16 +63,26 @@ def fail_with(error: Exception) -> Format:
 
 def test_the_harness_tells_outcomes_apart(tmp_path: Path) -> None:
     expected = content_of(b"tea")
-    same, other = Format("some", Path.touch, lambda path: b"tea"), Format("some", Path.touch, lambda path: b"milk")
+    same, other = (
+        Format("some", Path.touch, lambda path: b"tea"),
+        Format("some", Path.touch, lambda path: b"milk"),
+    )
     assert outcome(same, tmp_path, expected) == "same"
     assert outcome(other, tmp_path, expected) == "other"
-    assert outcome(Format("some", Path.touch, other.read, digest=True), tmp_path, expected).startswith("failed: another valid file")
+    assert outcome(
+        Format("some", Path.touch, other.read, digest=True), tmp_path, expected
+    ).startswith("failed: another valid file")
     assert outcome(fail_with(InputError("a is 1: give 2.")), tmp_path, expected) == "refused"
-    assert outcome(fail_with(InputError("no sentence")), tmp_path, expected).startswith("failed: no plain sentence")
+    assert outcome(fail_with(InputError("no sentence")), tmp_path, expected).startswith(
+        "failed: no plain sentence"
+    )
     assert outcome(fail_with(KeyError("a")), tmp_path, expected).startswith("failed: KeyError")
 
 
-@pytest.mark.parametrize(("how", "match"), [("hang", "took too long"), ("memory", "MemoryError"), ("crash", "exit status")])
+@pytest.mark.parametrize(
+    ("how", "match"),
+    [("hang", "took too long"), ("memory", "MemoryError"), ("crash", "exit status")],
+)
 def test_a_child_that_hangs_crashes_or_takes_memory_is_a_failure(
     how: str, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,9 @@
-"""The event-driven engine against the dense one where one expects neither to be tested: sizes of one, no spikes, only spikes, tiny and huge
-weights, a potential that just reaches its threshold.
+"""The event-driven engine against the dense one where one expects neither to be tested: sizes of
+one, no spikes, only spikes, tiny and huge weights, a potential that just reaches its threshold.
 
-Weights are integers of at most 127 times a power of two, and each output has one of 127. So every precision holds them exactly, and sums
-are exact in any order: the spikes must be the same to the last bit.
+Weights are integers of at most 127 times a power of two, and each output has one of 127. So every
+precision holds them exactly, and sums are exact in any order: the spikes must be the same to the
+last bit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from agreestop.networks import Architecture, Convolutional, FullyConnected, Neur
 from tests.engines.test_event_driven import exactly
 from tests.networks.plain import generator
 
-pytest.importorskip("numba", reason="numba, which compiles the event-driven engine, is not installed")
+pytest.importorskip(
+    "numba", reason="numba, which compiles the event-driven engine, is not installed"
+)
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 
@@ -41,16 +44,26 @@ def network_of(config: Architecture, unit: float, seed: int) -> SpikingNetwork:
     return network
 
 
-def inputs_of(network: SpikingNetwork, rows: int, steps: int, rate: float, seed: int) -> NDArray[Any]:
+def inputs_of(
+    network: SpikingNetwork, rows: int, steps: int, rate: float, seed: int
+) -> NDArray[Any]:
     draws = np.random.default_rng(seed)
     spikes = draws.random((rows, steps, *network.config.input_shape)) < rate
-    return spikes * draws.integers(-4, 5, spikes.shape) / np.float32(4) if network.config.real_input else spikes
+    return (
+        spikes * draws.integers(-4, 5, spikes.shape) / np.float32(4)
+        if network.config.real_input
+        else spikes
+    )
 
 
-def check_every_way(network: SpikingNetwork, inputs: NDArray[Any], steps: int, expected: Booleans) -> None:
-    """Whole, from sparse inputs, in chunks with rows that leave, and live: the spikes (rows, steps, K, C) expected.
+def check_every_way(
+    network: SpikingNetwork, inputs: NDArray[Any], steps: int, expected: Booleans
+) -> None:
+    """Whole, from sparse inputs, in chunks with rows that leave, and live: the spikes (rows, steps,
+    K, C) expected.
 
-    Each precision is compiled by itself, for seconds, so bfloat16, which reads weights as float32 does, runs in one way only.
+    Each precision is compiled by itself, for seconds, so bfloat16, which reads weights as float32
+    does, runs in one way only.
     """
     last = len(inputs) - 1
     for precision in PRECISIONS:
@@ -63,7 +76,9 @@ def check_every_way(network: SpikingNetwork, inputs: NDArray[Any], steps: int, e
         assert np.array_equal(first, expected[:, : first.shape[1]]), precision
         batch.keep(np.arange(len(inputs)) == last)
         if steps > first.shape[1]:
-            assert np.array_equal(batch.advance(steps - first.shape[1]), expected[[last], first.shape[1] :]), precision
+            assert np.array_equal(
+                batch.advance(steps - first.shape[1]), expected[[last], first.shape[1] :]
+            ), precision
         live = engine.live()
         for t in range(steps):
             counts = live.push(frame=inputs[last, min(t, inputs.shape[1] - 1)])
@@ -99,7 +114,9 @@ def test_fully_connected_layers(
     seed: int,
 ) -> None:
     neuron = Neuron(threshold=min(1e4, 2.0**exponent * spikes_needed))
-    config = FullyConnected((inputs,), classes, members=members, hidden=tuple(hidden), neuron=neuron, real_input=real)
+    config = FullyConnected(
+        (inputs,), classes, members=members, hidden=tuple(hidden), neuron=neuron, real_input=real
+    )
     network = network_of(config, 2.0**exponent, seed)
     given_inputs = inputs_of(network, rows, steps, rate, seed)
     check_every_way(network, given_inputs, steps, Dense(network).begin(given_inputs).advance(steps))
@@ -118,9 +135,24 @@ def test_fully_connected_layers(
     seed=st.integers(0, 2**20),
 )
 def test_convolutions(
-    members: int, shape: tuple[int, int, int], channels: list[int], steps: int, rate: float, exponent: int, real: bool, seed: int
+    members: int,
+    shape: tuple[int, int, int],
+    channels: list[int],
+    steps: int,
+    rate: float,
+    exponent: int,
+    real: bool,
+    seed: int,
 ) -> None:
-    config = Convolutional(shape, 2, members=members, channels=tuple(channels), hidden=(5,), neuron=Neuron(threshold=0.5), real_input=real)
+    config = Convolutional(
+        shape,
+        2,
+        members=members,
+        channels=tuple(channels),
+        hidden=(5,),
+        neuron=Neuron(threshold=0.5),
+        real_input=real,
+    )
     network = network_of(config, 2.0**exponent, seed)
     given_inputs = inputs_of(network, 2, steps, rate, seed)
     check_every_way(network, given_inputs, steps, Dense(network).begin(given_inputs).advance(steps))
@@ -146,10 +178,14 @@ def test_an_image_is_held_for_any_number_of_steps(config: Architecture) -> None:
 @exactly
 @pytest.mark.parametrize("above", [False, True])
 def test_a_potential_that_just_reaches_the_threshold_is_a_spike(above: bool) -> None:
-    """One input spike, one neuron, one step: u = c w, and w is the smallest weight with c w ≥ θ, or the largest one below."""
+    """One input spike, one neuron, one step: u = c w, and w is the smallest weight with c w ≥ θ, or
+    the largest one below.
+    """
     network = SpikingNetwork(FullyConnected((1,), 1, members=1, hidden=()), generator()).eval()
     frame = np.ones((1, 1, 1), bool)
-    (weight,) = (value for name, value in network.named_parameters() if name.endswith("synapses.weight"))
+    (weight,) = (
+        value for name, value in network.named_parameters() if name.endswith("synapses.weight")
+    )
 
     def spikes(engine: Any) -> bool:
         return bool(engine.begin(frame).advance(1)[0, 0, 0, 0])

@@ -22,7 +22,9 @@ pytest.importorskip("numba", reason="numba, which compiles the prefilter, is not
 ROWS, LOOKS = 12, 5
 
 
-def risk_of(kind: str, times: tuple[int, ...], size: int, r: float, temperature: float, weights: Floats) -> Any:
+def risk_of(
+    kind: str, times: tuple[int, ...], size: int, r: float, temperature: float, weights: Floats
+) -> Any:
     pooling = ag.MergeConfidence(r)
     plain = ag.TopMass(pooling, np.linspace(1, temperature, LOOKS), times)
     if kind == "shaped":
@@ -93,4 +95,6 @@ def test_it_passes_on_what_the_rule_stops_and_no_clear_other_one(
     if kind != "learned" and not vanish:
         clear = risks > threshold + 1e-3 * (1 + abs(threshold))
         assert not flags[:, 1:-1][clear[:, 1:-1]].any()
-    assert all(prefilter.may_stop_at(given_numbers[row, 2], 2) for row in np.flatnonzero(stops[:, 2]))
+    assert all(
+        prefilter.may_stop_at(given_numbers[row, 2], 2) for row in np.flatnonzero(stops[:, 2])
+    )

@@ -1,4 +1,6 @@
-"""References for the tests: the neuron as an explicit convolution, and as a plain loop under autograd."""
+"""References for the tests: the neuron as an explicit convolution, and as a plain loop under
+autograd.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def random_spikes(*shape: int, rate: float = 0.3, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+def random_spikes(
+    *shape: int, rate: float = 0.3, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> Tensor:
     return (torch.rand(*shape, generator=generator(seed)) < rate).to(dtype)
 
 
@@ -63,7 +67,9 @@ def plain_loop(currents: Tensor, state: SRMState, p: SRMParameters) -> tuple[Ten
     return torch.stack(spikes), SRMState(i, m, h)
 
 
-def convolution(currents: Tensor, kernel: Tensor, refractory_time: float, threshold: float) -> Tensor:
+def convolution(
+    currents: Tensor, kernel: Tensor, refractory_time: float, threshold: float
+) -> Tensor:
     """Spikes of the neuron from explicit sums over the past; `kernel[n]` is ε(n + 1)."""
     spikes = torch.zeros_like(currents)
     for t in range(len(currents)):

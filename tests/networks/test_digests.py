@@ -1,4 +1,6 @@
-"""The digest of the members: every way to change a weight changes it, and weights that are as before are not hashed again."""
+"""The digest of the members: every way to change a weight changes it, and weights that are as
+before are not hashed again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from agreestop.networks import digests
 
 
 class Small(torch.nn.Module):
-    """Weights of odd sizes and one that begins in the middle of its memory, a buffer, and a plain attribute."""
+    """Weights of odd sizes and one that begins in the middle of its memory, a buffer, and a plain
+    attribute.
+    """
 
     mean: torch.Tensor
 
@@ -77,7 +81,9 @@ EDITS: dict[str, Callable[[Small], Any]] = {
     "data swapped": swap_rows,
     "data of another sign": lambda module: module.linear.weight.data.neg_(),
     "other data": set_data,
-    "NumPy": lambda module: np.negative(module.linear.bias.detach().numpy(), out=module.linear.bias.detach().numpy()),
+    "NumPy": lambda module: np.negative(
+        module.linear.bias.detach().numpy(), out=module.linear.bias.detach().numpy()
+    ),
     "minus zero": lambda module: module.mean.neg_(),
     "dtype": lambda module: module.double(),
     "attribute": lambda module: setattr(module, "threshold", 2.0),

@@ -1,4 +1,6 @@
-"""Compiled loops against PyTorch's own operators, over random shapes, memory orders, extremes and all weight types."""
+"""Compiled loops against PyTorch's own operators, over random shapes, memory orders, extremes and
+all weight types.
+"""
 
 from __future__ import annotations
 
@@ -45,21 +47,43 @@ def normal(*shape: int, seed: int) -> Tensor:
     seed=st.integers(0, 2**20),
 )
 def test_the_loop_of_neurons_has_the_bits_of_their_steps_in_pytorch(
-    steps: int, members: int, batch: int, neurons: int, order: list[int], magnitude: float, slope: str, begun: bool, seed: int
+    steps: int,
+    members: int,
+    batch: int,
+    neurons: int,
+    order: list[int],
+    magnitude: float,
+    slope: str,
+    begun: bool,
+    seed: int,
 ) -> None:
     axes = (0, *order)  # the order in memory
     shaped = normal(steps, members, batch, neurons, seed=seed).permute(axes).contiguous()
     given_currents = shaped.permute([axes.index(axis) for axis in range(4)])
-    a, b, r, threshold = (0.05 + 0.9 * torch.rand(members, 1, 1, generator=generator(seed + index)) for index in range(4))
-    before = [abs(normal(members, batch, neurons, seed=seed + index)) for index in range(3)] if begun else None
+    a, b, r, threshold = (
+        0.05 + 0.9 * torch.rand(members, 1, 1, generator=generator(seed + index))
+        for index in range(4)
+    )
+    before = (
+        [abs(normal(members, batch, neurons, seed=seed + index)) for index in range(3)]
+        if begun
+        else None
+    )
     found = []
     for fused in (None, False):
-        leaves = [value.clone().requires_grad_() for value in (given_currents * magnitude, *(before or ()))]
+        leaves = [
+            value.clone().requires_grad_()
+            for value in (given_currents * magnitude, *(before or ()))
+        ]
         state = SRMState(*leaves[1:]) if begun else None
-        spikes, after = srm(leaves[0], state, SRMParameters(a, b, r, threshold, surrogate=Surrogate(slope)), fused)
+        spikes, after = srm(
+            leaves[0], state, SRMParameters(a, b, r, threshold, surrogate=Surrogate(slope)), fused
+        )
         to_spikes = normal(*spikes.shape, seed=seed + 9)
         loss = (spikes * to_spikes).sum() + sum(value.sum() for value in after)
-        found.append([spikes.detach(), *(value.detach() for value in after), *gradients(loss, leaves)])
+        found.append(
+            [spikes.detach(), *(value.detach() for value in after), *gradients(loss, leaves)]
+        )
     for fast, slow in zip(*found, strict=True):
         assert torch.equal(fast.nan_to_num(7.0), slow.nan_to_num(7.0))
 
@@ -77,7 +101,15 @@ def test_the_loop_of_neurons_has_the_bits_of_their_steps_in_pytorch(
     seed=st.integers(0, 2**20),
 )
 def test_the_loop_of_products_is_the_product_of_pytorch(
-    members: int, rows: int, inputs: int, outputs: int, shared: bool, binary: bool, rate: float, magnitude: float, seed: int
+    members: int,
+    rows: int,
+    inputs: int,
+    outputs: int,
+    shared: bool,
+    binary: bool,
+    rate: float,
+    magnitude: float,
+    seed: int,
 ) -> None:
     shape = (2, rows, inputs) if shared else (2, members, rows, inputs)
     x = (torch.rand(*shape, generator=generator(seed)) < rate).float()
@@ -86,10 +118,15 @@ def test_the_loop_of_products_is_the_product_of_pytorch(
     found = sparse_product(x, weight, 1.0)
     assert found is not None
     wide = x.double() if not shared else x.double()[:, None]
-    torch.testing.assert_close(found.double(), wide @ weight.double(), rtol=1e-5, atol=1e-5 * magnitude)
+    torch.testing.assert_close(
+        found.double(), wide @ weight.double(), rtol=1e-5, atol=1e-5 * magnitude
+    )
 
 
-PRECISIONS = [pytest.param(name, marks=[pytest.mark.slow] if name == "bfloat16" else []) for name in ("float32", "bfloat16", "int8")]
+PRECISIONS = [
+    pytest.param(name, marks=[pytest.mark.slow] if name == "bfloat16" else [])
+    for name in ("float32", "bfloat16", "int8")
+]
 
 
 @exactly
@@ -106,12 +143,30 @@ PRECISIONS = [pytest.param(name, marks=[pytest.mark.slow] if name == "bfloat16" 
     seed=st.integers(0, 2**20),
 )
 def test_every_weight_type_gives_the_spikes_of_the_dense_engine_where_it_rounds_nothing(
-    precision: str, members: int, hidden: int, classes: int, channels: int, rows: int, steps: int, rate: float, seed: int
+    precision: str,
+    members: int,
+    hidden: int,
+    classes: int,
+    channels: int,
+    rows: int,
+    steps: int,
+    rate: float,
+    seed: int,
 ) -> None:
-    """Weights are whole 64ths up to 127, which each neuron has: so int8 and bfloat16 hold them, and sums are exact in any order."""
+    """Weights are whole 64ths up to 127, which each neuron has: so int8 and bfloat16 hold them, and
+    sums are exact in any order.
+    """
     shape, neuron = (2, 4, 6), Neuron(threshold=2.0)
     config = (
-        Convolutional(shape, classes, members=members, channels=(channels,), hidden=(hidden,), neuron=neuron, real_input=False)
+        Convolutional(
+            shape,
+            classes,
+            members=members,
+            channels=(channels,),
+            hidden=(hidden,),
+            neuron=neuron,
+            real_input=False,
+        )
         if channels
         else FullyConnected(shape, classes, members=members, hidden=(hidden,), neuron=neuron)
     )
@@ -120,7 +175,8 @@ def test_every_weight_type_gives_the_spikes_of_the_dense_engine_where_it_rounds_
         for layer in network.layers:
             weight = cast(SpikingLayer, layer).synapses.weight
             weight.copy_(torch.randint(-127, 128, weight.shape, generator=draws))
-            largest = weight[:, :1] if weight.ndim == 3 else weight[:, :, :1, :1, :1]  # one input of each neuron
+            # one input of each neuron
+            largest = weight[:, :1] if weight.ndim == 3 else weight[:, :, :1, :1, :1]
             largest.copy_(torch.where(largest < 0, -127.0, 127.0))
             weight.div_(64)
     inputs = np.random.default_rng(seed).random((rows, steps, *shape)) < rate

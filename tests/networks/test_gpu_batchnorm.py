@@ -1,4 +1,6 @@
-"""Batch normalisation on a GPU, or in Triton's interpreter, equals PyTorch's: output, gradients and running statistics."""
+"""Batch normalisation on a GPU, or in Triton's interpreter, equals PyTorch's: output, gradients and
+running statistics.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ import torch
 from agreestop.kernels import TRITON_AVAILABLE, Norm
 
 if not TRITON_AVAILABLE:
-    pytest.skip("there are no kernels for GPUs, or Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
+    pytest.skip(
+        "there are no kernels for GPUs, or Triton is not installed: pip install triton, 300 MB to "
+        "fetch",
+        allow_module_level=True,
+    )
 
 
 from agreestop.kernels.gpu import batchnorm as gpu_batchnorm
@@ -16,15 +22,25 @@ from agreestop.kernels.gpu import batchnorm as gpu_batchnorm
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.mark.parametrize(("dtype", "channels"), ((torch.float32, 5), (torch.bfloat16, 5), (torch.float32, 131)))
-def test_it_normalises_as_pytorch(dtype: torch.dtype, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "channels"), ((torch.float32, 5), (torch.bfloat16, 5), (torch.float32, 131))
+)
+def test_it_normalises_as_pytorch(
+    dtype: torch.dtype, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mean is far from zero, and the numbers of positions and channels are odd."""
     monkeypatch.setattr(gpu_batchnorm, "SHARES", 4)
     monkeypatch.setattr(gpu_batchnorm, "VALUES", 64)
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(7, channels, 3, 3, generator=generator) for _ in range(2)]
-    x, to_y = (value.to(DEVICE, dtype, memory_format=torch.channels_last) for value in (drawn[0] + 20, drawn[1]))
-    weight, bias = torch.linspace(0.5, 2, channels, device=DEVICE), torch.linspace(-1, 1, channels, device=DEVICE)
+    x, to_y = (
+        value.to(DEVICE, dtype, memory_format=torch.channels_last)
+        for value in (drawn[0] + 20, drawn[1])
+    )
+    weight, bias = (
+        torch.linspace(0.5, 2, channels, device=DEVICE),
+        torch.linspace(-1, 1, channels, device=DEVICE),
+    )
     found = []
     for ours in (True, False):
         leaves = [value.clone().requires_grad_() for value in (x, weight, bias)]
@@ -39,7 +55,10 @@ def test_it_normalises_as_pytorch(dtype: torch.dtype, channels: int, monkeypatch
         found.append([y.detach(), *running, *(leaf.grad for leaf in leaves)])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(
-            ours, theirs, rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-2 if dtype == torch.bfloat16 else 5e-5
+            ours,
+            theirs,
+            rtol=2e-2 if dtype == torch.bfloat16 else 1e-4,
+            atol=1e-2 if dtype == torch.bfloat16 else 5e-5,
         )
 
 

@@ -1,4 +1,6 @@
-"""Layers trained in one kernel, on a GPU or in Triton's interpreter, have the spikes, gradients and statistics of separate kernels."""
+"""Layers trained in one kernel, on a GPU or in Triton's interpreter, have the spikes, gradients and
+statistics of separate kernels.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ import torch
 from agreestop.kernels import TRITON_AVAILABLE
 
 if not TRITON_AVAILABLE:
-    pytest.skip("there are no kernels for GPUs, or Triton is not installed: pip install triton, 300 MB to fetch", allow_module_level=True)
+    pytest.skip(
+        "there are no kernels for GPUs, or Triton is not installed: pip install triton, 300 MB to "
+        "fetch",
+        allow_module_level=True,
+    )
 
 from agreestop.kernels.gpu import batchnorm as gpu_batchnorm
 from agreestop.kernels.gpu import deep_training as gpu_deep_training
@@ -23,13 +29,19 @@ QUICK = Neuron(2.0, 0.5, 2.0)
 @pytest.fixture(autouse=True)
 def small_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several programs and several turns of each, in small layers."""
-    for module, name, value in ((gpu_batchnorm, "SHARES", 4), (gpu_deep_training, "SHARES", 4), (gpu_deep_training, "NEURONS", 32)):
+    for module, name, value in (
+        (gpu_batchnorm, "SHARES", 4),
+        (gpu_deep_training, "SHARES", 4),
+        (gpu_deep_training, "NEURONS", 32),
+    ):
         monkeypatch.setattr(module, name, value)
 
 
 def trained(config: Any, x: torch.Tensor, steps: int | None, fused: bool) -> list[torch.Tensor]:
     """Spikes, gradients of the parameters, and running statistics after one pass."""
-    network = SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=1.5).to(DEVICE).train()
+    network = (
+        SpikingNetwork(config, torch.Generator().manual_seed(1), deviation=1.5).to(DEVICE).train()
+    )
     for module in network.modules():
         if isinstance(module, SRM):
             module.fused = fused
@@ -38,7 +50,11 @@ def trained(config: Any, x: torch.Tensor, steps: int | None, fused: bool) -> lis
         weights = torch.linspace(-1, 1, spikes.numel(), device=DEVICE).view(spikes.shape)
         (spikes * weights).sum().backward()
     assert 0.02 < spikes.mean() < 0.98
-    return [spikes.detach(), *(value.grad for value in network.parameters() if value.grad is not None), *network.buffers()]
+    return [
+        spikes.detach(),
+        *(value.grad for value in network.parameters() if value.grad is not None),
+        *network.buffers(),
+    ]
 
 
 CASES: dict[str, tuple[Any, int, int | None]] = {
@@ -65,11 +81,15 @@ def test_one_kernel_trains_as_separate_ones(case: str, monkeypatch: pytest.Monke
     assert len(pools) == (17 if steps else len(config.channels)) and (2 in pools) == (steps is None)
     assert torch.equal(ours[0], theirs[0])
     for one, other in zip(ours[1:], theirs[1:], strict=True):
-        torch.testing.assert_close(one, other, rtol=2e-3, atol=1e-4 * float(other.abs().max()) + 1e-6)
+        torch.testing.assert_close(
+            one, other, rtol=2e-3, atol=1e-4 * float(other.abs().max()) + 1e-6
+        )
 
 
 def test_a_network_without_its_state_cannot_be_continued() -> None:
-    network = SpikingNetwork(Convolutional((2, 4, 4), 3, 1, (3,), (4,)), torch.Generator().manual_seed(1))
+    network = SpikingNetwork(
+        Convolutional((2, 4, 4), 3, 1, (3,), (4,)), torch.Generator().manual_seed(1)
+    )
     _, state = network(torch.zeros(2, 1, 2, 4, 4), keep_state=False)
     with pytest.raises(ValueError, match="state has 0 layers"):
         network(torch.zeros(2, 1, 2, 4, 4), state)
@@ -77,7 +97,9 @@ def test_a_network_without_its_state_cannot_be_continued() -> None:
 
 def test_it_says_what_it_can_run() -> None:
     currents = torch.zeros(34, 2, 3, 3, 4)
-    assert gpu_deep_training.can_run(currents[:16], currents[:16], 16) and gpu_deep_training.can_run(currents[:1], None, 4)
+    assert gpu_deep_training.can_run(
+        currents[:16], currents[:16], 16
+    ) and gpu_deep_training.can_run(currents[:1], None, 4)
     assert not gpu_deep_training.can_run(currents[:1], currents[:1], 4)  # a shortcut of one image
     assert not gpu_deep_training.can_run(currents, None, 34)  # segments of two steps
     assert not gpu_deep_training.can_run(currents.double(), None, 34)

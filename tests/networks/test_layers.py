@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agreestop.networks import layers
-from agreestop.networks.layers import MemberBatchNorm2d, MemberConv2d, MemberLinear, draw_weights, product_in_chunks
+from agreestop.networks.layers import (
+    MemberBatchNorm2d,
+    MemberConv2d,
+    MemberLinear,
+    draw_weights,
+    product_in_chunks,
+)
 from tests.networks.plain import generator, random_spikes, refused
 
 
@@ -36,7 +42,9 @@ def test_a_product_in_chunks_equals_the_product() -> None:
     whole, parts = torch.bmm(rows, weight), product_in_chunks(rows, weight, 4)
     torch.testing.assert_close(parts, whole)
     toward = torch.randn(whole.shape, generator=generator(3), dtype=torch.float64)
-    torch.testing.assert_close(torch.autograd.grad(parts, weight, toward), torch.autograd.grad(whole, weight, toward))
+    torch.testing.assert_close(
+        torch.autograd.grad(parts, weight, toward), torch.autograd.grad(whole, weight, toward)
+    )
 
 
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (3, 2), (1, 2)])
@@ -81,7 +89,11 @@ def test_default_weights_have_the_distribution_of_torch() -> None:
     layer = MemberLinear(4, 100, 50)
     drawn(layer)
     bound = nn.Linear(100, 50).weight.abs().max().item()
-    assert layer.weight.abs().max().item() == pytest.approx(0.1, rel=1e-3) == pytest.approx(bound, rel=1e-2)
+    assert (
+        layer.weight.abs().max().item()
+        == pytest.approx(0.1, rel=1e-3)
+        == pytest.approx(bound, rel=1e-2)
+    )
     assert layer.weight.std().item() == pytest.approx(0.1 / 3**0.5, rel=0.02)
     wide = MemberConv2d(2, 50, 40)
     drawn(wide, deviation=0.03)
@@ -101,16 +113,29 @@ def test_the_generator_determines_the_weights_and_a_small_ensemble_is_part_of_a_
 
 
 def test_bad_shapes_and_deviations_are_refused() -> None:
-    refused(lambda: MemberLinear(2, 5, 4)(image(3, 2, 6)), r"\(T, batch, 5\) or \(T, K, batch, 5\) is needed")
-    refused(lambda: MemberLinear(2, 5, 4)(image(3, 3, 2, 5)), "has 3 members along its second axis and the layer 2")
+    refused(
+        lambda: MemberLinear(2, 5, 4)(image(3, 2, 6)),
+        r"\(T, batch, 5\) or \(T, K, batch, 5\) is needed",
+    )
+    refused(
+        lambda: MemberLinear(2, 5, 4)(image(3, 3, 2, 5)),
+        "has 3 members along its second axis and the layer 2",
+    )
     refused(lambda: MemberConv2d(2, 5, 4)(image(3, 2, 4, 6, 6)), r"\(T, batch, 5, H, W\)")
     refused(lambda: MemberConv2d(2, 5, 4)(image(3, 1, 2, 5, 6, 6)), "has 1 members")
-    refused(lambda: MemberBatchNorm2d(2, 5)(image(3, 2, 2, 4, 6, 6)), r"\(T, 2, batch, 5, H, W\) is needed")
-    refused(lambda: drawn(MemberLinear(2, 5, 4), deviation=0.0), "deviation is 0.0: give a positive")
+    refused(
+        lambda: MemberBatchNorm2d(2, 5)(image(3, 2, 2, 4, 6, 6)),
+        r"\(T, 2, batch, 5, H, W\) is needed",
+    )
+    refused(
+        lambda: drawn(MemberLinear(2, 5, 4), deviation=0.0), "deviation is 0.0: give a positive"
+    )
 
 
 @pytest.mark.parametrize("stride", (1, 2))
-def test_a_convolution_of_few_channels_is_a_product_of_windows(stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_convolution_of_few_channels_is_a_product_of_windows(
+    stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a GPU in training. The rows of the product are taken in several chunks."""
     monkeypatch.setattr(layers, "WINDOWS", 32)
     convolution = MemberConv2d(1, 3, 5, 3, stride)
@@ -121,4 +146,6 @@ def test_a_convolution_of_few_channels_is_a_product_of_windows(stride: int, monk
     (wanted,) = torch.autograd.grad(expected, convolution.weight, to_y)
     found = layers.members_first(convolution._by_windows(x), 4, 1)
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(torch.autograd.grad(found, convolution.weight, to_y)[0], wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, convolution.weight, to_y)[0], wanted, rtol=1e-4, atol=1e-4
+    )

@@ -1,4 +1,6 @@
-"""Two float16 parts hold a weight up to its last bit, and products with spikes equal those in float32."""
+"""Two float16 parts hold a weight up to its last bit, and products with spikes equal those in
+float32.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,16 @@ def test_two_parts_hold_all_but_the_last_bit() -> None:
     values = some(1, 4000)
     check_parts(values, split_float16(values))
     assert torch.equal(
-        joined(split_float16(torch.tensor([[0.0, 1.0, -1.0, 2**-24, 65504]]))), torch.tensor([[0.0, 1, -1, 2**-24, 65504]]).double()
+        joined(split_float16(torch.tensor([[0.0, 1.0, -1.0, 2**-24, 65504]]))),
+        torch.tensor([[0.0, 1, -1, 2**-24, 65504]]).double(),
     )
     scaled = split_float16(values * 2**-40, torch.tensor(2.0**40))
     assert torch.equal(joined(scaled), joined(split_float16(values)))
 
 
-@pytest.mark.skipif(not TRITON_AVAILABLE, reason="there are no kernels for GPUs, or Triton is not installed")
+@pytest.mark.skipif(
+    not TRITON_AVAILABLE, reason="there are no kernels for GPUs, or Triton is not installed"
+)
 def test_the_kernel_splits_without_loss() -> None:
     from agreestop.kernels.gpu.triton_kernels import split
 
@@ -81,10 +86,17 @@ def test_products_equal_those_of_float32(shared: bool) -> None:
     exact = torch.bmm(x.double().expand(3, -1, -1), weight.double())
     assert float((mixed_product(x.half(), weight) - exact).abs().max()) < 1e-6
     weight[0, 0, 0] = 1e6  # too large for float16; the other neurons keep their precision
-    error = (mixed_product(x.half(), weight) - torch.bmm(x.double().expand(3, -1, -1), weight.double())).abs()
-    assert float(error[0, :, 0].max()) < 200 * 1e6 * 2.0**-21 and float(error[:, :, 1:].max()) < 1e-6
+    error = (
+        mixed_product(x.half(), weight) - torch.bmm(x.double().expand(3, -1, -1), weight.double())
+    ).abs()
+    assert (
+        float(error[0, :, 0].max()) < 200 * 1e6 * 2.0**-21 and float(error[:, :, 1:].max()) < 1e-6
+    )
     weight[0, 0, 0] = float("inf")  # computed in float32
-    assert torch.equal(mixed_product(x.half(), weight).isfinite(), torch.bmm(x.float().expand(3, -1, -1), weight).isfinite())
+    assert torch.equal(
+        mixed_product(x.half(), weight).isfinite(),
+        torch.bmm(x.float().expand(3, -1, -1), weight).isfinite(),
+    )
 
 
 @pytest.mark.usefixtures("summed")
@@ -110,14 +122,19 @@ def test_gradients_equal_those_of_float32(size: float) -> None:
 
 @ON_GPU
 def test_can_run_on_a_gpu() -> None:
-    x, weight = torch.ones(1, 3, 4, dtype=torch.float16, device=DEVICE), torch.ones(2, 4, 5, device=DEVICE)
+    x, weight = (
+        torch.ones(1, 3, 4, dtype=torch.float16, device=DEVICE),
+        torch.ones(2, 4, 5, device=DEVICE),
+    )
     assert can_run(x, weight)
     assert not can_run(x.requires_grad_(), weight)
 
 
 @pytest.mark.usefixtures("summed")
 def test_training_uses_the_current_weights() -> None:
-    """A CUDA graph changes weights without a new version number, so cached parts must not be used in training."""
+    """A CUDA graph changes weights without a new version number, so cached parts must not be used
+    in training.
+    """
     x = (torch.rand(1, 6, 5, generator=generator(8)) < 0.5).half().to(DEVICE)
     weight = torch.randn(2, 5, 3, generator=generator(9)).to(DEVICE).requires_grad_()
     before = mixed_product(x, weight).detach()

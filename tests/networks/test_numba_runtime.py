@@ -39,8 +39,16 @@ def test_single_threaded_leaves_the_threads_to_the_loops() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with pytest.raises(ValueError, match="stop"), numba_runtime.single_threaded(), numba_runtime.single_threaded():
-            assert torch.get_num_threads() == 1 and numba_runtime.threads_for(1000, 10) == 2 and numba_runtime.threads_for(5, 10) == 1
+        with (
+            pytest.raises(ValueError, match="stop"),
+            numba_runtime.single_threaded(),
+            numba_runtime.single_threaded(),
+        ):
+            assert (
+                torch.get_num_threads() == 1
+                and numba_runtime.threads_for(1000, 10) == 2
+                and numba_runtime.threads_for(5, 10) == 1
+            )
             raise ValueError("stop")
         assert torch.get_num_threads() == 2 == numba_runtime.threads_for(1000, 10)
     finally:
@@ -55,24 +63,39 @@ def test_loops_compile_if_the_cache_cannot_be_written(monkeypatch: pytest.Monkey
         raise OSError("no space left on device")
 
     monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", refuse)
-    assert numba_runtime.jit("int64(int64)")(_double)(4) == 8 and numba_runtime.jit()(_double)(4) == 8
+    assert (
+        numba_runtime.jit("int64(int64)")(_double)(4) == 8 and numba_runtime.jit()(_double)(4) == 8
+    )
     assert len(tried) == 2
 
 
 def test_loops_compile_if_no_directory_is_writable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
-    assert numba_runtime.jit("int64(int64)")(_double)(4) == 8 and numba_runtime.jit()(_double)(4) == 8
+    assert (
+        numba_runtime.jit("int64(int64)")(_double)(4) == 8 and numba_runtime.jit()(_double)(4) == 8
+    )
 
 
 HELPER = "from .numba_runtime import jit_inline\n@jit_inline\ndef helper(x):\n    return x + {}\n"
-LOOP = "from .helper import helper\nfrom .numba_runtime import jit\n@jit('int64(int64)')\ndef loop(x):\n    return 10 * helper(x)\n"
+LOOP = (
+    "from .helper import helper\nfrom .numba_runtime import jit\n@jit('int64(int64)')\ndef "
+    "loop(x):\n    return 10 * helper(x)\n"
+)
 
 
-def test_a_change_in_another_file_discards_the_cached_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop contains a helper from another file. numba's own cache key knows only the file of the loop."""
+def test_a_change_in_another_file_discards_the_cached_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop contains a helper from another file. numba's own cache key knows only the file of
+    the loop.
+    """
     package = tmp_path / "copied_kernels"
     package.mkdir()
-    for name, text in {"__init__": "", "loop": LOOP, "numba_runtime": Path(numba_runtime.__file__).read_text()}.items():
+    for name, text in {
+        "__init__": "",
+        "loop": LOOP,
+        "numba_runtime": Path(numba_runtime.__file__).read_text(),
+    }.items():
         (package / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -120,16 +143,20 @@ def test_a_block_of_memory_is_used_again_once_its_tensor_is_gone() -> None:
         address, part = first.data_ptr(), first[1:]
         del first
         third = numba_runtime.empty(shape)
-        assert len({address, second.data_ptr(), third.data_ptr()}) == 3 and (part == 1.0).all()  # a view still uses the first block
+        # a view still uses the first block
+        assert len({address, second.data_ptr(), third.data_ptr()}) == 3 and (part == 1.0).all()
         del part
-        assert numba_runtime.empty((2, 1 << 20)).data_ptr() == address  # a smaller tensor may use the block
+        # a smaller tensor may use the block
+        assert numba_runtime.empty((2, 1 << 20)).data_ptr() == address
     del second
     assert small.data_ptr() not in (address, third.data_ptr())
     assert numba_runtime.empty(shape).data_ptr() != third.data_ptr()
 
 
 def test_training_uses_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block that the autograd graph of a step holds is not used again before the graph is gone."""
+    """A block that the autograd graph of a step holds is not used again before the graph
+    is gone.
+    """
     monkeypatch.setattr(numba_runtime, "HUGE", 0)
     currents = torch.randn(7, 2, 5, 40, generator=generator(4), requires_grad=True)
     parameters = SRM(2, Neuron(threshold=0.4)).parameters_for(currents)

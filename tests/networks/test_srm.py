@@ -1,4 +1,6 @@
-"""The SRM neuron equals its convolution, its gradients equal those of a plain loop, and chunks equal the whole sequence."""
+"""The SRM neuron equals its convolution, its gradients equal those of a plain loop, and chunks
+equal the whole sequence.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from torch import Tensor
 
 from agreestop.kernels import SLOPES, SRMParameters, SRMState, Surrogate
 from agreestop.networks import SRM, Neuron, srm
-from tests.networks.plain import convolution, generator, gradients, plain_loop, random_spikes, refused
+from tests.networks.plain import (
+    convolution,
+    generator,
+    gradients,
+    plain_loop,
+    random_spikes,
+    refused,
+)
 
 TIMES = [(8.0, 2.0), (2.0, 8.0), (5.0, 5.0)]
 
@@ -27,13 +36,19 @@ def constants(neuron: Neuron, dtype: torch.dtype = torch.float64) -> SRMParamete
 
 @pytest.mark.parametrize("normalise", ["peak", "sum"])
 @pytest.mark.parametrize(("membrane_time", "synapse_time"), TIMES)
-def test_the_recursion_equals_the_convolution(membrane_time: float, synapse_time: float, normalise: str) -> None:
-    neuron = Neuron(membrane_time, synapse_time, refractory_time=3.0, threshold=0.8, normalise=normalise)
+def test_the_recursion_equals_the_convolution(
+    membrane_time: float, synapse_time: float, normalise: str
+) -> None:
+    neuron = Neuron(
+        membrane_time, synapse_time, refractory_time=3.0, threshold=0.8, normalise=normalise
+    )
     lags = torch.arange(1, 400, dtype=torch.float64)
     if membrane_time == synapse_time:
         kernel = lags * torch.exp(-lags / membrane_time)
     else:
-        kernel = (torch.exp(-lags / membrane_time) - torch.exp(-lags / synapse_time)) * (1 if membrane_time > synapse_time else -1)
+        kernel = (torch.exp(-lags / membrane_time) - torch.exp(-lags / synapse_time)) * (
+            1 if membrane_time > synapse_time else -1
+        )
     kernel = kernel / (kernel.max() if normalise == "peak" else kernel.sum())
     currents = currents_of(50, 4, 5) * (1 if normalise == "peak" else 5)
     spikes, _ = srm(currents, None, constants(neuron))
@@ -53,10 +68,16 @@ def test_without_gradient_the_spikes_are_the_same() -> None:
 
 @pytest.mark.parametrize("name", SLOPES)
 @pytest.mark.parametrize(("membrane_time", "synapse_time"), TIMES)
-def test_gradients_equal_those_of_the_plain_loop(name: str, membrane_time: float, synapse_time: float) -> None:
-    """Gradients in currents, state, decays and threshold, of a loss of spikes and final state; the refractory path is included."""
+def test_gradients_equal_those_of_the_plain_loop(
+    name: str, membrane_time: float, synapse_time: float
+) -> None:
+    """Gradients in currents, state, decays and threshold, of a loss of spikes and final state; the
+    refractory path is included.
+    """
     base = constants(Neuron(membrane_time, synapse_time, threshold=0.7))
-    start = [torch.rand(3, 4, 5, generator=generator(seed), dtype=torch.float64) for seed in range(3)]
+    start = [
+        torch.rand(3, 4, 5, generator=generator(seed), dtype=torch.float64) for seed in range(3)
+    ]
     to_spikes = torch.randn(30, 3, 4, 5, generator=generator(7), dtype=torch.float64)
     names = ("membrane_decay", "synapse_decay", "refractory_decay", "threshold")
     results = []
@@ -66,7 +87,9 @@ def test_gradients_equal_those_of_the_plain_loop(name: str, membrane_time: float
         shift = torch.tensor([0.0, 0.01, -0.01], dtype=torch.float64).view(3, 1, 1)
         leaves = {key: (getattr(base, key).detach() + shift).requires_grad_() for key in names}
         spikes, after = run(currents, state, replace(base, **leaves, surrogate=Surrogate(name)))
-        loss = (spikes * to_spikes).sum() + sum((v.square().sum() for v in after), torch.tensor(0.0))
+        loss = (spikes * to_spikes).sum() + sum(
+            (v.square().sum() for v in after), torch.tensor(0.0)
+        )
         results.append((spikes.detach(), gradients(loss, [currents, *state, *leaves.values()])))
     (spikes, found), (expected_spikes, expected) = results
     torch.testing.assert_close(spikes, expected_spikes, rtol=0, atol=0)
@@ -90,8 +113,12 @@ def test_gradients_do_not_depend_on_what_else_is_learned() -> None:
 
 
 def test_the_refractory_path_carries_gradient() -> None:
-    """A current that acts on later spikes only through its own spike still has a gradient there: more firing now means less later."""
-    parameters = constants(Neuron(membrane_time=1e-3, synapse_time=1e-3, refractory_time=4.0, normalise="sum"))
+    """A current that acts on later spikes only through its own spike still has a gradient there:
+    more firing now means less later.
+    """
+    parameters = constants(
+        Neuron(membrane_time=1e-3, synapse_time=1e-3, refractory_time=4.0, normalise="sum")
+    )
     currents = torch.full((2, 1, 1), 1.2, dtype=torch.float64, requires_grad=True)
     spikes, _ = srm(currents, None, parameters)
     assert gradients(spikes[1].sum(), [currents])[0][0].item() < 0
@@ -111,7 +138,11 @@ def test_a_sequence_in_chunks_gives_the_same_as_the_whole(cuts: tuple[int, ...])
     torch.testing.assert_close(tuple(state), tuple(end), rtol=0, atol=0)
     weights = torch.randn(whole.shape, generator=generator(5))
     leaves = [currents, *module.parameters()]
-    for one, other in zip(gradients((whole * weights).sum(), leaves), gradients((torch.cat(parts) * weights).sum(), leaves), strict=True):
+    for one, other in zip(
+        gradients((whole * weights).sum(), leaves),
+        gradients((torch.cat(parts) * weights).sum(), leaves),
+        strict=True,
+    ):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
@@ -146,7 +177,9 @@ def repeat(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_spikes_have_the_dtype_of_the_currents_and_the_state_at_least_float32(dtype: torch.dtype) -> None:
+def test_spikes_have_the_dtype_of_the_currents_and_the_state_at_least_float32(
+    dtype: torch.dtype,
+) -> None:
     module = SRM(2, Neuron(learned=True)).to(dtype)
     currents = currents_of(10, 2, 3, 4, dtype=dtype).requires_grad_()
     spikes, state = module(currents)
@@ -177,12 +210,21 @@ def test_learned_constants_stay_in_range_whatever_training_does() -> None:
 
 def test_bad_settings_and_shapes_are_refused() -> None:
     four: Any = np.float32(4)
-    assert Neuron(membrane_time=four) == Neuron(membrane_time=4.0) and type(Neuron(threshold=four).threshold) is float
+    assert (
+        Neuron(membrane_time=four) == Neuron(membrane_time=4.0)
+        and type(Neuron(threshold=four).threshold) is float
+    )
     assert Neuron(surrogate="triangle").surrogate == Surrogate("triangle")  # type: ignore[arg-type]
     refused(lambda: Neuron(surrogate=3), "surrogate is 3 and learned False: a Surrogate")  # type: ignore[arg-type]
     refused(lambda: Neuron(learned="yes"), "True or False are needed")  # type: ignore[arg-type]
-    refused(lambda: Neuron(membrane_time=1_000_000), "membrane_time is 1000000: give a positive number of at most 10,000")
-    refused(lambda: Neuron(membrane_time=0.0), "membrane_time is 0.0: give a positive number of at most 10,000")
+    refused(
+        lambda: Neuron(membrane_time=1_000_000),
+        "membrane_time is 1000000: give a positive number of at most 10,000",
+    )
+    refused(
+        lambda: Neuron(membrane_time=0.0),
+        "membrane_time is 0.0: give a positive number of at most 10,000",
+    )
     refused(lambda: Neuron(threshold=float("inf")), "threshold is inf")
     refused(lambda: Neuron(normalise="area"), "normalise is 'area': choose one of peak, sum")
     parameters = constants(Neuron())

@@ -16,7 +16,9 @@ STEPS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "arctan": lambda v, k: 0.5 + torch.arctan(torch.pi * k * v / 2) / torch.pi,
     "fast-sigmoid": lambda v, k: (1 + k * v / (1 + k * v.abs())) / 2,
     "sigmoid": lambda v, k: torch.sigmoid(k * v),
-    "triangle": lambda v, k: torch.where(v < 0, (1 + k * v).clamp(min=0) ** 2 / 2, 1 - (1 - k * v).clamp(min=0) ** 2 / 2),
+    "triangle": lambda v, k: torch.where(
+        v < 0, (1 + k * v).clamp(min=0) ** 2 / 2, 1 - (1 - k * v).clamp(min=0) ** 2 / 2
+    ),
     "superspike": lambda v, k: v / (1 + k * v.abs()),
 }
 
@@ -37,5 +39,8 @@ def test_the_default_slope_peaks_at_one(name: str) -> None:
 
 
 def test_a_wrong_name_or_gain_is_refused() -> None:
-    refused(lambda: Surrogate("relu"), "choose one of arctan, fast-sigmoid, sigmoid, triangle, superspike")
+    refused(
+        lambda: Surrogate("relu"),
+        "choose one of arctan, fast-sigmoid, sigmoid, triangle, superspike",
+    )
     refused(lambda: Surrogate("arctan", -1.0), "gain of the surrogate is -1.0: give a positive")

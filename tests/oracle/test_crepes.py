@@ -1,7 +1,9 @@
-"""Conformal p-variables equal those of crepes (`smoothing=False`), bit for bit: continuous scores, heavy ties, one group per class.
+"""Conformal p-variables equal those of crepes (`smoothing=False`), bit for bit: continuous scores,
+heavy ties, one group per class.
 
-crepes counts #{i : s_i ≥ s} + 1 over n + 1 one score at a time; agreestop sorts and searches. From crepes' p-variables the Bonferroni sets
-{c : p_c > α/M} follow by integer arithmetic, so they are compared too, and p-variable merging with them.
+crepes counts #{i : s_i ≥ s} + 1 over n + 1 one score at a time; agreestop sorts and searches. From
+crepes' p-variables the Bonferroni sets {c : p_c > α/M} follow by integer arithmetic, so they are
+compared too, and p-variable merging with them.
 """
 
 from __future__ import annotations
@@ -22,13 +24,19 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-def peer_p_values(calibration: Floats, scores: Floats, bins: Any = None, test_bins: Any = None) -> Floats:
+def peer_p_values(
+    calibration: Floats, scores: Floats, bins: Any = None, test_bins: Any = None
+) -> Floats:
     classifier = crepes.ConformalClassifier()
     classifier.fit(calibration, bins=bins)
-    return np.asarray(classifier.predict_p(scores, bins=test_bins, smoothing=False), dtype=np.float64)
+    return np.asarray(
+        classifier.predict_p(scores, bins=test_bins, smoothing=False), dtype=np.float64
+    )
 
 
-def counted(rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int) -> tuple[Floats, Integers]:
+def counted(
+    rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int
+) -> tuple[Floats, Integers]:
     """Log-confidences from one or two spikes a checkpoint: nearly every score ties with others."""
     labels = rng.integers(classes, size=rows)
     rates = np.full((rows, checkpoints, members, classes), 0.3)
@@ -57,7 +65,9 @@ def test_p_values_are_those_of_crepes(kind: str, n: int) -> None:
     assert np.array_equal(ours, peer_p_values(calibration, scores))
 
 
-@pytest.mark.parametrize(("n", "target"), [(20, "0.9"), (39, "0.9"), (50, "0.9"), (79, "0.95"), (119, "0.9"), (9, "0.6")])
+@pytest.mark.parametrize(
+    ("n", "target"), [(20, "0.9"), (39, "0.9"), (50, "0.9"), (79, "0.95"), (119, "0.9"), (9, "0.6")]
+)
 def test_bonferroni_sets_follow_from_the_p_values_of_crepes(n: int, target: str) -> None:
     rng = np.random.default_rng(7)
     checkpoints, classes = 4, 6
@@ -69,7 +79,9 @@ def test_bonferroni_sets_follow_from_the_p_values_of_crepes(n: int, target: str)
         p = peer_p_values(-calibration[np.arange(n), t, 0, labels], -test[:, t, 0])
         ranks = np.rint(p * (n + 1)).astype(int)
         assert np.abs(ranks / (n + 1) - p).max() < 1e-12
-        kept.append(np.array([[Fraction(int(rank), n + 1) > level for rank in row] for row in ranks]))
+        kept.append(
+            np.array([[Fraction(int(rank), n + 1) > level for rank in row] for row in ranks])
+        )
     sets = np.stack(kept, axis=1)
     small = sets.sum(axis=2) <= 2
     small[:, -1] = True
@@ -88,10 +100,17 @@ def test_merged_sets_follow_from_the_p_values_of_crepes(r: float) -> None:
     n, members, classes, target = 137, 3, 6, 0.83  # no merged value lands on the level
     calibration, labels = counted(rng, n, 1, members, classes)
     test, _ = counted(rng, 400, 1, members, classes)
-    p = np.stack([peer_p_values(-calibration[np.arange(n), 0, k, labels], -test[:, 0, k]) for k in range(members)])
+    p = np.stack(
+        [
+            peer_p_values(-calibration[np.arange(n), 0, k, labels], -test[:, 0, k])
+            for k in range(members)
+        ]
+    )
     merged = ag.merge_p_values(p, r, axis=0)
     assert np.abs(merged - (1 - target)).min() > 1e-9
-    decisions = ag.SpikeCP(target, (1,), 2, ag.MergePValues(r)).calibrate(calibration, labels).decide(test)
+    decisions = (
+        ag.SpikeCP(target, (1,), 2, ag.MergePValues(r)).calibrate(calibration, labels).decide(test)
+    )
     assert np.array_equal(decisions.sets, merged > 1 - target)
     assert 0 < decisions.sets.mean() < 1
 
@@ -108,6 +127,10 @@ def test_class_conditional_sets_are_those_of_crepes_with_a_bin_for_each_class(n:
         p = peer_p_values(own, -test[:, 0, 0, label], bins=labels, test_bins=np.full(200, label))
         size = int((labels == label).sum()) + 1
         sets[:, label] = [Fraction(round(value * size), size) > 1 - target for value in p]
-    decisions = ag.SpikeCP(target, (1,), 2, class_conditional=True).calibrate(calibration, labels).decide(test)
+    decisions = (
+        ag.SpikeCP(target, (1,), 2, class_conditional=True)
+        .calibrate(calibration, labels)
+        .decide(test)
+    )
     assert np.array_equal(decisions.sets, sets)
     assert 0 < sets.mean() < 1

@@ -1,28 +1,34 @@
 """The merging constants a_{r,K}, checked without trusting a table.
 
-What has to hold. For U_1..U_K uniform on (0, 1) under any dependence, F = a·M_r(U) is a p-variable iff P(a·M_r(U) ≤ ε) ≤ ε for
-every ε. To break this at level ε, an adversary wants an event A of probability ε on which M_r(U) stays as low as it can. Only the values
-on A matter, M_r increases in each argument, and the smallest that U_k can be on A is U(0, ε). M_r is homogeneous, so with
-U_k = ε·V_k on A
+What has to hold. For U_1..U_K uniform on (0, 1) under any dependence, F = a·M_r(U) is a p-variable
+iff P(a·M_r(U) ≤ ε) ≤ ε for every ε. To break this at level ε, an adversary wants an event A of
+probability ε on which M_r(U) stays as low as it can. Only the values on A matter, M_r increases in
+each argument, and the smallest that U_k can be on A is U(0, ε). M_r is homogeneous, so with U_k =
+ε·V_k on A
 
-    smallest valid a  =  1 / min over couplings of V_k ~ U(0, 1) of  ess sup M_r(V_1..V_K),            the same for every ε.
+    smallest valid a  =  1 / min over couplings of V_k ~ U(0, 1) of  ess sup M_r(V_1..V_K),
+    the same for every ε.
 
-With g increasing (u^r for r > 0, log u for r = 0, -u^r for r < 0) this minimises the essential supremum of Σ_k g(V_k). For r < 0 it is,
-in u^r itself, the largest essential infimum of Σ_k V_k^r.
+With g increasing (u^r for r > 0, log u for r = 0, -u^r for r < 0) this minimises the essential
+supremum of Σ_k g(V_k). For r < 0 it is, in u^r itself, the largest essential infimum of Σ_k V_k^r.
 
-From below, "some coupling reaches it". Put V_k on the N points 1/N, 2/N, .., 1 and rearrange: order each column oppositely to the sum
-of the others, until nothing moves. Every row of the table stands for the box of side 1/N below it, so the table is a true coupling of
-uniforms whose ess sup M_r is at most the largest row. Hence 1 / largest row ≤ a_{r,K} always, and a constant that is too small is caught.
+From below, "some coupling reaches it". Put V_k on the N points 1/N, 2/N, .., 1 and rearrange: order
+each column oppositely to the sum of the others, until nothing moves. Every row of the table stands
+for the box of side 1/N below it, so the table is a true coupling of uniforms whose ess sup M_r is
+at most the largest row. Hence 1 / largest row ≤ a_{r,K} always, and a constant that is too small is
+caught.
 
 From above, "none passes it". For t = 1/a and any d in (t, 1] let
 
     f(u) = min(K, max(0, g(d) - g(u)) / (g(d) - g(t))).
 
-If M_r(v) ≤ t then mean_k f(v_k) ≥ 1: either some f(v_k) is K, or f(v_k) ≥ (g(d) - g(v_k)) / (g(d) - g(t)) for all k, whose mean is at
-least 1. So under every coupling P(M_r(U) ≤ εt) ≤ mean_k E f(U_k/ε) = ε·∫f, and a is valid as soon as ∫_0^1 f ≤ 1 for one d. The
-test searches d; the root equation of the package is not used. At the ends no search is needed: from r = K - 1 on
-a·M_r = (Σ_k p_k^r)^(1/r) ≥ max_k p_k, and for K = 2 and r < 1 it is 2·M_r ≥ 2·min_k p_k, which is Bonferroni's. f grows with K, so what
-proves a constant for K proves it for every smaller K: the constant cannot fall as K grows.
+If M_r(v) ≤ t then mean_k f(v_k) ≥ 1: either some f(v_k) is K, or f(v_k) ≥ (g(d) - g(v_k)) / (g(d) -
+g(t)) for all k, whose mean is at least 1. So under every coupling P(M_r(U) ≤ εt) ≤ mean_k E
+f(U_k/ε) = ε·∫f, and a is valid as soon as ∫_0^1 f ≤ 1 for one d. The test searches d; the root
+equation of the package is not used. At the ends no search is needed: from r = K - 1 on a·M_r = (Σ_k
+p_k^r)^(1/r) ≥ max_k p_k, and for K = 2 and r < 1 it is 2·M_r ≥ 2·min_k p_k, which is Bonferroni's.
+f grows with K, so what proves a constant for K proves it for every smaller K: the constant cannot
+fall as K grows.
 """
 
 from __future__ import annotations
@@ -39,7 +45,27 @@ import agreestop as ag
 
 Floats = NDArray[np.float64]
 
-EXPONENTS = (-30.0, -5.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.1, 0.0, 0.05, 0.2, 0.5, 1.0, 1.7, 2.0, 4.0, 5.0, 9.0, 45.0)
+EXPONENTS = (
+    -30.0,
+    -5.0,
+    -2.0,
+    -1.5,
+    -1.0,
+    -0.75,
+    -0.5,
+    -0.1,
+    0.0,
+    0.05,
+    0.2,
+    0.5,
+    1.0,
+    1.7,
+    2.0,
+    4.0,
+    5.0,
+    9.0,
+    45.0,
+)
 MEMBERS = (2, 3, 4, 6, 10)
 PAIRS = [(r, K) for K in MEMBERS for r in EXPONENTS]
 POINTS = 10_000
@@ -56,7 +82,9 @@ def mean_of(u: Floats, r: float) -> Floats:
 
 
 def rearranged(r: float, K: int, points: int, rounds: int = 60) -> Floats:
-    """A coupling (points, K) of U(0, 1), each rounded up to a multiple of 1/points, that keeps the largest M_r of a row low."""
+    """A coupling (points, K) of U(0, 1), each rounded up to a multiple of 1/points, that keeps the
+    largest M_r of a row low.
+    """
     rng = np.random.default_rng(K)
     grid = np.arange(1, points + 1) / points
     cells = increasing(grid, r)
@@ -131,7 +159,9 @@ def harmonic(K: int) -> float:
 
 def geometric(K: int) -> float:
     """(1/c)·exp(-(K-1)(1-Kc)), c = 1/(y+K), ln(y+1) = K - K²/(y+K)."""
-    y = math.exp(bisect(lambda z: math.log1p(math.exp(z)) - K + K * K / (math.exp(z) + K), -5.0, 2.0 * K))
+    y = math.exp(
+        bisect(lambda z: math.log1p(math.exp(z)) - K + K * K / (math.exp(z) + K), -5.0, 2.0 * K)
+    )
     return (y + K) * math.exp(-(K - 1) * y / (y + K))  # 1 - Kc = y/(y+K)
 
 
@@ -148,27 +178,45 @@ def test_some_coupling_reaches_the_constant_and_none_passes_it(r: float, K: int)
         assert (constant * mean_of(p, r) >= K * p.min(axis=1) * (1 - 1e-12)).all()
     else:
         assert certificate(r, K, constant) <= 1 + 1e-9
-        assert certificate(r, K, constant * (1 - 1e-5)) > 1 + 1e-9  # no smaller constant has this proof
+        # no smaller constant has this proof
+        assert certificate(r, K, constant * (1 - 1e-5)) > 1 + 1e-9
 
 
-@pytest.mark.parametrize(("r", "K"), [(-1.0, 6), (0.0, 6), (-2.0, 6), (-0.5, 6), (0.0, 3), (-1.0, 10)])
+@pytest.mark.parametrize(
+    ("r", "K"), [(-1.0, 6), (0.0, 6), (-2.0, 6), (-0.5, 6), (0.0, 3), (-1.0, 10)]
+)
 def test_a_finer_coupling_comes_nearer(r: float, K: int) -> None:
     constant = ag.merging_factor(r, K)
     gaps = [constant - reached(r, K, points) for points in (300, 3000, 30_000)]
-    assert all(0 <= finer < 0.15 * coarser for coarser, finer in pairwise(gaps))  # the gap is one cell wide
+    # the gap is one cell wide
+    assert all(0 <= finer < 0.15 * coarser for coarser, finer in pairwise(gaps))
     # Rounding to the middle of a cell takes its width away: three decimals.
     middles = rearranged(r, K, 30_000) - 0.5 / 30_000
     assert 1 / mean_of(middles, r).max() == pytest.approx(constant, abs=5e-4)
 
 
 @pytest.mark.parametrize(
-    ("r", "K"), [(-math.inf, 4), (-2.0, 6), (-1.0, 3), (0.0, 6), (0.2, 4), (1.0, 5), (3.0, 6), (45.0, 6), (math.inf, 3)]
+    ("r", "K"),
+    [
+        (-math.inf, 4),
+        (-2.0, 6),
+        (-1.0, 3),
+        (0.0, 6),
+        (0.2, 4),
+        (1.0, 5),
+        (3.0, 6),
+        (45.0, 6),
+        (math.inf, 3),
+    ],
 )
-def test_merged_p_values_of_the_worst_coupling_break_every_smaller_constant(r: float, K: int) -> None:
+def test_merged_p_values_of_the_worst_coupling_break_every_smaller_constant(
+    r: float, K: int
+) -> None:
     level = 0.05
     p = level * rearranged(r if math.isfinite(r) else math.copysign(60.0, r), K, POINTS)
     merged = ag.merge_p_values(p, r)
-    # These rows have probability `level` altogether, so they must not all be merged to well below it.
+    # These rows have probability `level` altogether, so they must not all be merged to well below
+    # it.
     assert merged.max() > level * (1 - 1e-12)
     if math.isfinite(r):
         assert merged.max() < level * (1 + 1.2e-3)
@@ -191,7 +239,16 @@ def test_checker_catches_constants_that_are_too_small() -> None:
 
 @pytest.mark.parametrize(
     ("r", "K", "value"),
-    [(-1, 3, 2.746), (-1, 6, 3.836), (-1, 10, 4.560), (0, 3, 2.524), (0, 6, 2.711), (0, 10, 2.718), (-2, 6, 4.472), (-0.5, 6, 3.333)],
+    [
+        (-1, 3, 2.746),
+        (-1, 6, 3.836),
+        (-1, 10, 4.560),
+        (0, 3, 2.524),
+        (0, 6, 2.711),
+        (0, 10, 2.718),
+        (-2, 6, 4.472),
+        (-0.5, 6, 3.333),
+    ],
 )
 def test_reference_values(r: float, K: int, value: float) -> None:
     assert ag.merging_factor(r, K) == pytest.approx(value, abs=5.1e-4)
@@ -210,9 +267,17 @@ def test_printed_constants(K: int) -> None:
     assert ag.merging_factor(-2, K, table=True) == pytest.approx(2 * math.sqrt(K), rel=1e-12)
     assert ag.merging_factor(-0.5, K, table=True) == pytest.approx(4, rel=1e-12)
     for r in (1 / (K - 1), 1.0, 1.5, K - 1.0):
-        assert ag.merging_factor(r, K, table=True) == ag.merging_factor(r, K) == pytest.approx((r + 1) ** (1 / r), rel=1e-12)
+        assert (
+            ag.merging_factor(r, K, table=True)
+            == ag.merging_factor(r, K)
+            == pytest.approx((r + 1) ** (1 / r), rel=1e-12)
+        )
     for r in (K - 1.0, K + 0.5, 300.0):
-        assert ag.merging_factor(r, K, table=True) == ag.merging_factor(r, K) == pytest.approx(K ** (1 / r), rel=1e-12)
+        assert (
+            ag.merging_factor(r, K, table=True)
+            == ag.merging_factor(r, K)
+            == pytest.approx(K ** (1 / r), rel=1e-12)
+        )
 
 
 @pytest.mark.parametrize("K", [3, 4, 6, 10, 50])
@@ -228,7 +293,15 @@ def test_exact_constant_is_continuous_where_its_formula_changes(K: int) -> None:
 
 @pytest.mark.parametrize("K", [2, 3, 4, 6, 10, 50])
 def test_constant_falls_as_r_grows(K: int) -> None:
-    grid = np.concatenate([[-math.inf], -np.geomspace(1e4, 1e-6, 200), [0.0], np.geomspace(1e-6, 1e4, 200), [math.inf]])
+    grid = np.concatenate(
+        [
+            [-math.inf],
+            -np.geomspace(1e4, 1e-6, 200),
+            [0.0],
+            np.geomspace(1e-6, 1e4, 200),
+            [math.inf],
+        ]
+    )
     values = np.array([ag.merging_factor(float(r), K) for r in grid])
     assert (np.diff(values) <= 1e-10 * values[:-1]).all()
     assert values[0] == K

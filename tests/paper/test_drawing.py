@@ -1,4 +1,6 @@
-"""Every figure is drawn from made-up numbers: files are written, titles name simulated data, and legends name rules without a guarantee."""
+"""Every figure is drawn from made-up numbers: files are written, titles name simulated data, and
+legends name rules without a guarantee.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_a_column_for_each_ensemble(figure: Figure) -> None:
     drawn = (_curves if figure.swept else _dots)(numbers)
     assert len(drawn.axes) == 2 * len(figure.data) * len(figure.ensembles)
     title = drawn.get_suptitle()
-    assert title.startswith(figure.name) and title.count("(simulated)") == sum(data.endswith("-sim") for data in figure.data)
+    assert title.startswith(figure.name) and title.count("(simulated)") == sum(
+        data.endswith("-sim") for data in figure.data
+    )
     assert "50 realisations" in title
     if figure.swept:
         words = [text.get_text() for text in drawn.legends[0].get_texts()]
@@ -65,8 +69,14 @@ def test_a_column_for_each_ensemble(figure: Figure) -> None:
 
 def test_the_title_names_rules_with_other_intervals() -> None:
     numbers = made_up(FIGURES[0])
-    assert "95 % intervals over realisations" in _curves(numbers).get_suptitle() and "SEENN-II" not in _curves(numbers).get_suptitle()
-    known = tuple(one if one.rule == "seenn2" else replace(one, coverage_pool_se=0.01, latency_pool_se=0.01) for one in numbers.records)
+    assert (
+        "95 % intervals over realisations" in _curves(numbers).get_suptitle()
+        and "SEENN-II" not in _curves(numbers).get_suptitle()
+    )
+    known = tuple(
+        one if one.rule == "seenn2" else replace(one, coverage_pool_se=0.01, latency_pool_se=0.01)
+        for one in numbers.records
+    )
     title = _curves(replace(numbers, records=known)).get_suptitle()
     assert "95 % intervals for the draw of the pool (SEENN-II: over realisations)" in title
 
@@ -79,7 +89,11 @@ def test_files_are_written(tmp_path: Path) -> None:
 def test_every_rule_has_its_own_style() -> None:
     rules = {rule.rule for figure in FIGURES for rule in figure.rules}
     styles = {rule: style_of(rule) for rule in (*rules, "a rule without a style")}
-    assert len({style.colour for style in styles.values()}) == len({style.marker for style in styles.values()}) == len(rules) + 1
+    assert (
+        len({style.colour for style in styles.values()})
+        == len({style.marker for style in styles.values()})
+        == len(rules) + 1
+    )
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""gesture-sim: people with limbs that keep their lengths, gestures that are what they are called, and parts that share nobody."""
+"""gesture-sim: people with limbs that keep their lengths, gestures that are what they are called,
+and parts that share nobody.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,15 @@ from paper.stand_ins.gesture_figures import (
     joint_positions,
     render_frames,
 )
-from paper.stand_ins.gesture_sim import PART, PEOPLE, SIZE, STEPS, draw_performance, draw_person, simulate_gestures
+from paper.stand_ins.gesture_sim import (
+    PART,
+    PEOPLE,
+    SIZE,
+    STEPS,
+    draw_performance,
+    draw_person,
+    simulate_gestures,
+)
 from tests.decide.strategies import assert_one_sentence
 
 TIMES = np.arange(0.0, 6.0, 0.01)
@@ -43,7 +53,10 @@ def parts(data: EventSplits) -> tuple[EventData, EventData, EventData]:
 
 def some_performances(gesture: str, count: int = 6) -> list[Performance]:
     """The first inputs, with this gesture instead of their own."""
-    return [replace(draw_performance(number, 0), gesture=GESTURES.index(gesture), cadence=1.0) for number in range(count)]
+    return [
+        replace(draw_performance(number, 0), gesture=GESTURES.index(gesture), cadence=1.0)
+        for number in range(count)
+    ]
 
 
 def hands(performance: Performance) -> Floats:
@@ -52,21 +65,29 @@ def hands(performance: Performance) -> Floats:
 
 
 def turning(hand: Floats) -> float:
-    """The area that a hand goes around, positive where it goes counter-clockwise in the picture (x to the right, y up)."""
+    """The area that a hand goes around, positive where it goes counter-clockwise in the picture (x
+    to the right, y up).
+    """
     x, y = (hand[:, :2] - hand[:, :2].mean(axis=0)).T
     return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1])) / 2
 
 
 def test_the_parts_have_their_sizes_and_are_called_simulated(few: EventSplits) -> None:
     assert [len(part) for part in parts(few)] == [5, 2, 3]
-    assert [part.name for part in parts(few)] == ["gesture-sim, training", "gesture-sim, tuning", "gesture-sim, pool"]
+    assert [part.name for part in parts(few)] == [
+        "gesture-sim, training",
+        "gesture-sim, tuning",
+        "gesture-sim, pool",
+    ]
     for part in parts(few):
         assert part.inputs.shape[1:] == (FEW, 2, *SIZE)
         assert part.inputs.dtype == np.uint8
         assert part.classes == GESTURES
         assert part.simulated
         assert "events are all simulated, nothing is recorded" in part.description
-    streams = np.concatenate([np.asarray(part.inputs).reshape(len(part), -1) for part in parts(few)])
+    streams = np.concatenate(
+        [np.asarray(part.inputs).reshape(len(part), -1) for part in parts(few)]
+    )
     assert len(np.unique(streams, axis=0)) == 10
 
 
@@ -93,7 +114,9 @@ def test_another_seed_gives_other_inputs(few: EventSplits) -> None:
 @pytest.mark.parametrize("downsample", [2, 4, 8])
 def test_cells_count_the_events_of_their_pixels(few: EventSplits, downsample: int) -> None:
     side = SIZE[0] // downsample
-    coarse = simulate_gestures(seed=0, sizes=(1, 1, 2), downsample=downsample, steps=FEW).pool.inputs
+    coarse = simulate_gestures(
+        seed=0, sizes=(1, 1, 2), downsample=downsample, steps=FEW
+    ).pool.inputs
     fine = np.asarray(few.pool.inputs[:2]).reshape(2, FEW, 2, side, downsample, side, downsample)
     assert coarse.dtype == np.uint8
     assert np.array_equal(coarse, fine.sum(axis=(4, 6)))
@@ -101,23 +124,37 @@ def test_cells_count_the_events_of_their_pixels(few: EventSplits, downsample: in
 
 def test_simulating_reports_its_progress() -> None:
     shares: list[float] = []
-    stand_ins.load("gesture-sim", sizes=(5, 1, 1), steps=2, cache=False, progress=lambda what, share: shares.append(share))
+    stand_ins.load(
+        "gesture-sim",
+        sizes=(5, 1, 1),
+        steps=2,
+        cache=False,
+        progress=lambda what, share: shares.append(share),
+    )
     assert shares[:3] == [0.0, 1 / 7, 2 / 7] and shares[-1] == 1.0
 
 
 def test_every_input_draws_its_gesture_light_and_person_evenly() -> None:
     drawn = [draw_performance(number, 0) for number in range(1100)]
-    for values, count in (([one.gesture for one in drawn], 11), ([LIGHTS.index(one.light) for one in drawn], 3)):
+    for values, count in (
+        ([one.gesture for one in drawn], 11),
+        ([LIGHTS.index(one.light) for one in drawn], 3),
+    ):
         shares = np.bincount(values, minlength=count) / len(drawn)
         assert np.abs(shares - 1 / count).max() < 5 * np.sqrt(1 / count / len(drawn))
     assert len({one.person for one in drawn}) == PEOPLE[0]
 
 
 def test_nobody_is_in_two_parts() -> None:
-    people = [{draw_performance(part * PART + number, 0).person for number in range(150)} for part in range(3)]
+    people = [
+        {draw_performance(part * PART + number, 0).person for number in range(150)}
+        for part in range(3)
+    ]
     assert [len(some) for some in people] == list(PEOPLE)
     assert len(people[0] | people[1] | people[2]) == sum(PEOPLE)
-    assert {draw_person(number, 0) for number in range(sum(PEOPLE))} == people[0] | people[1] | people[2]
+    assert {draw_person(number, 0) for number in range(sum(PEOPLE))} == people[0] | people[
+        1
+    ] | people[2]
 
 
 @pytest.mark.parametrize("gesture", GESTURES)
@@ -134,7 +171,9 @@ def test_limbs_keep_their_lengths(gesture: str) -> None:
 def test_everybody_starts_from_rest_and_without_a_jerk(gesture: str) -> None:
     for performance in some_performances(gesture):
         angles = joint_angles(performance, TIMES)
-        assert np.allclose(angles[performance.delay >= TIMES], ARM_REST + np.array(performance.person.posture))
+        assert np.allclose(
+            angles[performance.delay >= TIMES], ARM_REST + np.array(performance.person.posture)
+        )
         joints = joint_positions(performance.person, angles)
         speed = np.linalg.norm(np.diff(joints[:, :, 3], axis=0), axis=2) / 0.01
         assert speed[TIMES[1:] < performance.delay + 0.05].max() < 0.5
@@ -150,7 +189,9 @@ def test_everybody_starts_from_rest_and_without_a_jerk(gesture: str) -> None:
         ("left arm counter-clockwise", LEFT, 1),
     ],
 )
-def test_circles_turn_as_they_are_called_and_the_other_arm_rests(gesture: str, arm: int, sense: int) -> None:
+def test_circles_turn_as_they_are_called_and_the_other_arm_rests(
+    gesture: str, arm: int, sense: int
+) -> None:
     for performance in some_performances(gesture):
         tips = hands(performance)
         assert sense * turning(tips[:, arm]) > 0.1
@@ -206,7 +247,10 @@ def test_the_guitar_is_strummed_by_the_right_hand_and_held_by_the_left() -> None
 def test_other_gestures_are_six_motions_none_of_them_another_gesture() -> None:
     first = draw_performance(0, 0)
     choices = [(index + 0.5) / len(OTHERS) for index in range(len(OTHERS))]
-    others = [replace(first, gesture=10, wander=(*first.wander[:3], choice, *first.wander[4:])) for choice in choices]
+    others = [
+        replace(first, gesture=10, wander=(*first.wander[:3], choice, *first.wander[4:]))
+        for choice in choices
+    ]
     named = [replace(first, gesture=gesture) for gesture in range(10)]
     ways = [hands(replace(performance, phase=0.0, cadence=1.0)) for performance in named + others]
     for index, way in enumerate(ways):
@@ -217,7 +261,10 @@ def test_other_gestures_are_six_motions_none_of_them_another_gesture() -> None:
 def test_images_are_intensities_at_every_resolution() -> None:
     for number in range(4):
         performance = draw_performance(number, 0)
-        coarse, fine = (np.array(list(render_frames(performance, [1.0, 2.0], (side, side)))) for side in (64, 256))
+        coarse, fine = (
+            np.array(list(render_frames(performance, [1.0, 2.0], (side, side))))
+            for side in (64, 256)
+        )
         assert coarse.min() >= 0
         assert fine.max() <= 1
         averaged = fine.reshape(2, 64, 4, 64, 4).mean(axis=(2, 4))
@@ -226,7 +273,9 @@ def test_images_are_intensities_at_every_resolution() -> None:
 
 def test_before_the_gesture_the_body_sways_and_nothing_else_moves() -> None:
     period = 1 / SWAY[1]
-    first, half_way, again = render_frames(replace(draw_performance(0, 0), delay=10.0), [0.0, period / 2, period], SIZE)
+    first, half_way, again = render_frames(
+        replace(draw_performance(0, 0), delay=10.0), [0.0, period / 2, period], SIZE
+    )
     assert np.allclose(first, again)
     assert not np.allclose(first, half_way)
 
@@ -246,7 +295,10 @@ def test_events_are_few_at_rest_and_more_in_motion() -> None:
     ("settings", "match"),
     [
         ({"seed": -1}, "seed is -1: give an integer from 0"),
-        ({"sizes": (10, 5)}, r"sizes is \(10, 5\): give how many inputs training, tuning and the pool have"),
+        (
+            {"sizes": (10, 5)},
+            r"sizes is \(10, 5\): give how many inputs training, tuning and the pool have",
+        ),
         ({"sizes": (10, 0, 5)}, r"sizes is \(10, 0, 5\)"),
         ({"downsample": 3}, "downsample is 3: give the side of a cell in pixels, 1, 2, 4 or 8"),
         ({"downsample": 4.0}, "downsample is 4.0"),

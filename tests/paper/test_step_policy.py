@@ -48,13 +48,17 @@ def test_later_events_change_nothing(shape: tuple[int, int, int]) -> None:
 
 def test_a_summary_is_the_sum_of_the_first_steps() -> None:
     inputs = events(4, 6, 2, 3, 3)
-    np.testing.assert_array_equal(summarise(inputs, 4), inputs[:, :4].astype(np.float32).sum(axis=1))
+    np.testing.assert_array_equal(
+        summarise(inputs, 4), inputs[:, :4].astype(np.float32).sum(axis=1)
+    )
     counts = np.full((1, 3, 1, 2, 2), 200, dtype=np.uint8)
     assert (summarise(counts, 3) == 600).all()
 
 
 @every_shape
-def test_the_same_generator_gives_the_same_policy_and_the_global_one_is_left_alone(shape: tuple[int, int, int]) -> None:
+def test_the_same_generator_gives_the_same_policy_and_the_global_one_is_left_alone(
+    shape: tuple[int, int, int],
+) -> None:
     before = torch.random.get_rng_state()
     one, same, other = (policy_for(shape, seed=seed).state_dict() for seed in (3, 3, 4))
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -80,7 +84,9 @@ def test_a_constant_channel_gives_finite_logits() -> None:
 
 def test_a_batch_is_picked_for_as_single_inputs_are() -> None:
     policy, inputs = policy_for((1, 2, 2)), events(600, 2, 1, 2, 2)
-    np.testing.assert_array_equal(policy.pick(inputs), [policy.pick(one[None])[0] for one in inputs])
+    np.testing.assert_array_equal(
+        policy.pick(inputs), [policy.pick(one[None])[0] for one in inputs]
+    )
     assert policy.pick(inputs[:0]).shape == (0,)
 
 
@@ -92,8 +98,14 @@ def test_a_batch_is_picked_for_as_single_inputs_are() -> None:
         (lambda: StepPolicy((2, 8, 8), (4, 2), 2, generator()), "checkpoints must increase"),
         (lambda: StepPolicy((2, 8, 8), TIMES, 0, generator()), "steps_read is 0"),
         (lambda: StepPolicy((2, 8, 8), TIMES, 1.5, generator()), "steps_read is 1.5"),  # type: ignore[arg-type]
-        (lambda: StepPolicy((2, 8, 8), TIMES, 3, generator()), "times begins at 2, but the policy reads 3 steps"),
-        (lambda: policy_for((2, 8, 8))(torch.zeros(1, 1, 8, 8)), r"shape \(1, 1, 8, 8\): \(n, 2, 8, 8\) is needed"),
+        (
+            lambda: StepPolicy((2, 8, 8), TIMES, 3, generator()),
+            "times begins at 2, but the policy reads 3 steps",
+        ),
+        (
+            lambda: policy_for((2, 8, 8))(torch.zeros(1, 1, 8, 8)),
+            r"shape \(1, 1, 8, 8\): \(n, 2, 8, 8\) is needed",
+        ),
         (lambda: policy_for((2, 8, 8)).pick(events(3, 1, 2, 8, 8)), "with at least 2 steps"),
         (lambda: policy_for((2, 8, 8)).pick(events(3, 4, 8, 8)), r"\(n, steps, channels, H, W\)"),
         (lambda: policy_for((2, 8, 8)).pick(events(3, 4, 1, 8, 8)), r"\(n, 2, 8, 8\) is needed"),

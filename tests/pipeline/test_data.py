@@ -1,4 +1,6 @@
-"""The data of a run: own files of any shape, the data sets of other shapes, and what products depend on."""
+"""The data of a run: own files of any shape, the data sets of other shapes, and what products
+depend on.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ pytest.importorskip("torch", reason="ensembles need PyTorch")
 import agreestop as ag
 from agreestop.common import no_progress
 from agreestop.events import EventData, Events, EventSplits
-from agreestop.pipeline import DataSettings, DecideSettings, EnsembleSettings, NetworkSettings, RunConfig, run
+from agreestop.pipeline import (
+    DataSettings,
+    DecideSettings,
+    EnsembleSettings,
+    NetworkSettings,
+    RunConfig,
+    run,
+)
 from agreestop.pipeline import data as pipeline_data
 from agreestop.pipeline.data import data_key, load_data
 from agreestop.report import Report
@@ -25,8 +34,12 @@ from tests.decide.strategies import measure_quickly
 CLASSES = ("left", "right", "up")
 
 
-def sensor(n: int, seed: int, channels: int = 6, steps: int = 10) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Spikes (n, T, channels) of a one-dimensional sensor whose active channels depend on the class."""
+def sensor(
+    n: int, seed: int, channels: int = 6, steps: int = 10
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Spikes (n, T, channels) of a one-dimensional sensor whose active channels depend on the
+    class.
+    """
     rng = np.random.default_rng(seed)
     labels = rng.integers(3, size=n)
     rates = np.full((n, channels), 0.1)
@@ -36,8 +49,12 @@ def sensor(n: int, seed: int, channels: int = 6, steps: int = 10) -> tuple[NDArr
 
 def config(data: DataSettings, **network: Any) -> RunConfig:
     settings = NetworkSettings(**{"hidden": (8,), **network})
-    decide = DecideSettings(max_set_size=1, n_calibration=20, realisations=2, checkpoints=(5, 10), targets=())
-    return RunConfig("own", data, settings, (EnsembleSettings("deep", members=2, epochs=2),), decide)
+    decide = DecideSettings(
+        max_set_size=1, n_calibration=20, realisations=2, checkpoints=(5, 10), targets=()
+    )
+    return RunConfig(
+        "own", data, settings, (EnsembleSettings("deep", members=2, epochs=2),), decide
+    )
 
 
 @pytest.fixture
@@ -60,7 +77,9 @@ def test_too_few_inputs_for_tuning_are_refused_before_training(tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
-def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(tmp_path: Path, quick: None) -> None:
+def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(
+    tmp_path: Path, quick: None
+) -> None:
     """Sparse and dense files, with the names of the classes in one of them only."""
     paths: dict[str, Any] = {}
     for number, (part, n) in enumerate((("training", 60), ("tuning", 50), ("pool", 60))):
@@ -70,8 +89,16 @@ def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(tmp_p
             np.savez(paths[part], inputs=x, labels=y)
         else:
             Events.from_dense(x, y, CLASSES).save(paths[part])
-    finished = run.run_config(config(DataSettings("files", **paths)), tmp_path / "run", "agreestop run own.toml", no_progress)
-    report, (page_path,) = finished.report, [path for path in finished.written if path.name == "report.html"]
+    finished = run.run_config(
+        config(DataSettings("files", **paths)),
+        tmp_path / "run",
+        "agreestop run own.toml",
+        no_progress,
+    )
+    report, (page_path,) = (
+        finished.report,
+        [path for path in finished.written if path.name == "report.html"],
+    )
     page = page_path.read_text(encoding="utf-8")
     (section,) = report.sections
     assert section.classes == CLASSES and len(section.records) == 21
@@ -79,11 +106,17 @@ def test_own_files_of_a_one_dimensional_sensor_run_from_training_to_report(tmp_p
     assert section.examples.shown[0].whole.shape == (1, 6, 10)
     assert dict(report.settings)["inputs"] == "10 steps, 6 values in each step, 3 classes"
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    for record in content["records"]:  # the rules with all members have the interval for the draw of the pool
+    for record in content[
+        "records"
+    ]:  # the rules with all members have the interval for the draw of the pool
         for name in ("coverage", "latency"):
             low, high = record[f"{name}_pool"] or (record[name], record[name])
-            assert low <= record[name] <= high and (record[f"{name}_pool"] is None) == (record["K"] == 1)
-    assert content["simulated"] is False and all(0 < record["energy"] <= 1 for record in content["records"] if record["energy"])
+            assert low <= record[name] <= high and (record[f"{name}_pool"] is None) == (
+                record["K"] == 1
+            )
+    assert content["simulated"] is False and all(
+        0 < record["energy"] <= 1 for record in content["records"] if record["energy"]
+    )
     assert "each row is a channel, each column a step" in page and "ON events" not in page
 
 
@@ -131,7 +164,9 @@ def test_braille_letters_run_like_other_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["convolutional", "resnet18"])
-def test_images_that_are_held_run_like_other_data(architecture: str, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_that_are_held_run_like_other_data(
+    architecture: str, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(0)
 
     def part(name: str, n: int) -> EventData:
@@ -142,8 +177,15 @@ def test_images_that_are_held_run_like_other_data(architecture: str, tmp_path: P
 
     small = EventSplits(part("training", 40), part("tuning", 50), part("pool", 50))
     monkeypatch.setattr(pipeline_data, "load", lambda name, folder, seed, progress=None: small)
-    settings = config(DataSettings("cifar10", folder=str(tmp_path)), architecture=architecture, channels=(4,), width=2)
-    report = run.run_config(settings, tmp_path / "run", "agreestop run cifar10.toml", no_progress, pages=False).report
+    settings = config(
+        DataSettings("cifar10", folder=str(tmp_path)),
+        architecture=architecture,
+        channels=(4,),
+        width=2,
+    )
+    report = run.run_config(
+        settings, tmp_path / "run", "agreestop run cifar10.toml", no_progress, pages=False
+    ).report
     page = page_of(report, tmp_path / "run")
     (section,) = report.sections
     assert section.examples is not None and section.examples.shown[0].whole.shape == (3, 8, 8)

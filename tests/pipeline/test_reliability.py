@@ -1,4 +1,6 @@
-"""Runs that are killed, run twice at once, or find damaged files end with the same bytes, and leave nothing behind."""
+"""Runs that are killed, run twice at once, or find damaged files end with the same bytes, and leave
+nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ for where, config, verb, left, together in jobs:
             shutil.rmtree(where)  # it came to its end, so the next job begins again
         processes = []
 """
-"""Runs jobs, each in a fork of its own: (folder, configuration, verb, file operations until it is killed or 0, with the next job)."""
+"""Runs jobs, each in a fork of its own: (folder, configuration, verb, file operations until it is
+killed or 0, with the next job).
+"""
 
 Job = tuple[str, str, str, int, bool]
 
@@ -105,7 +109,9 @@ Job = tuple[str, str, str, int, bool]
 def prepare(folder: Path, seed: int = 0, name: str = "c.toml") -> RunConfig:
     folder.mkdir(exist_ok=True)
     for number, (part, n) in enumerate((("training", 60), ("tuning", 50), ("pool", 60))):
-        ag.events.Events.from_dense(*sensor(n, number), ("left", "right", "up")).save(folder / f"{part}.npz")
+        ag.events.Events.from_dense(*sensor(n, number), ("left", "right", "up")).save(
+            folder / f"{part}.npz"
+        )
     (folder / name).write_text(CONFIG.format(seed=seed))
     return load_config(folder / name)
 
@@ -125,16 +131,29 @@ def outcomes(folder: Path, jobs: list[Job]) -> list[int]:
 def contents(folder: Path) -> dict[str, str]:
     """A digest of every file in a folder, hidden files included."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def kill_often(folder: Path, verb: str, kills: int, seed: int) -> None:
-    """The first and the last run end by themselves; between them are as many runs that are killed at a random file operation."""
+    """The first and the last run end by themselves; between them are as many runs that are killed
+    at a random file operation.
+    """
     prepare(folder)
     rng = random.Random(seed)
-    killed: list[Job] = [("killed", "c.toml", verb, rng.randint(1, 30), False) for _ in range(kills)]
-    codes = outcomes(folder, [("whole", "c.toml", verb, 0, False), *killed, ("killed", "c.toml", verb, 0, False)])
-    assert codes[0] == codes[-1] == 0 and set(codes[1:-1]) <= {0, -signal.SIGKILL} and codes.count(-signal.SIGKILL) > kills / 2
+    killed: list[Job] = [
+        ("killed", "c.toml", verb, rng.randint(1, 30), False) for _ in range(kills)
+    ]
+    codes = outcomes(
+        folder, [("whole", "c.toml", verb, 0, False), *killed, ("killed", "c.toml", verb, 0, False)]
+    )
+    assert (
+        codes[0] == codes[-1] == 0
+        and set(codes[1:-1]) <= {0, -signal.SIGKILL}
+        and codes.count(-signal.SIGKILL) > kills / 2
+    )
     assert contents(folder / "killed") == contents(folder / "whole")
 
 
@@ -149,13 +168,22 @@ def test_a_job_killed_twenty_times_ends_with_the_same_bytes(verb: str, tmp_path:
 
 
 @pytest.mark.slow
-def test_two_configurations_in_one_folder_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_configurations_in_one_folder_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both end well, and all that lies in the folder belongs to the one that came last."""
     configs = [prepare(tmp_path), prepare(tmp_path, 1, "other.toml")]
-    jobs: list[Job] = [(where, config, "train", 0, together) for where in ("a", "b") for config, together in ORDERS[where]]
+    jobs: list[Job] = [
+        (where, config, "train", 0, together)
+        for where in ("a", "b")
+        for config, together in ORDERS[where]
+    ]
     assert outcomes(tmp_path, jobs) == [0, 0, 0, 0]
     monkeypatch.chdir(tmp_path)
-    current = [products.members_are_current(one, one.ensembles[0], products.EnsembleFiles(Path("a/deep"))) for one in configs]
+    current = [
+        products.members_are_current(one, one.ensembles[0], products.EnsembleFiles(Path("a/deep")))
+        for one in configs
+    ]
     assert sorted(current) == [False, True]
     if current[1]:  # the same order, one after the other
         assert contents(tmp_path / "a") == contents(tmp_path / "b")
@@ -164,7 +192,10 @@ def test_two_configurations_in_one_folder_wait_for_each_other(tmp_path: Path, mo
         assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
-ORDERS = {"a": (("c.toml", True), ("other.toml", False)), "b": (("c.toml", False), ("other.toml", False))}
+ORDERS = {
+    "a": (("c.toml", True), ("other.toml", False)),
+    "b": (("c.toml", False), ("other.toml", False)),
+}
 
 
 @pytest.mark.parametrize("verb", ["train", "score", "run"])
@@ -183,11 +214,15 @@ def test_a_folder_in_use_is_waited_for(verb: str, tmp_path: Path) -> None:
             return
     assert process.communicate(timeout=500)[0].split() == [b"0"]
     assert f"in use by process {os.getpid()}: waiting until it is done" in said.read_text()
-    assert (tmp_path / "a" / "deep" / "members.safetensors").is_file() and not list((tmp_path / "a").glob(".*"))
+    assert (tmp_path / "a" / "deep" / "members.safetensors").is_file() and not list(
+        (tmp_path / "a").glob(".*")
+    )
 
 
 @pytest.fixture
-def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RunConfig, products.EnsembleFiles, dict[str, str]]:
+def scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[RunConfig, products.EnsembleFiles, dict[str, str]]:
     config = prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
     files = run.score_ensembles(config, Path("run"), no_progress)[0]
@@ -200,7 +235,9 @@ def flip(path: Path, at: float = 0.5) -> None:
     path.write_bytes(content)
 
 
-def test_damaged_products_are_made_again(scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]]) -> None:
+def test_damaged_products_are_made_again(
+    scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]],
+) -> None:
     config, files, whole = scored
     for path in (files.pool, files.energy, files.tuning, files.members):
         flip(path)
@@ -214,7 +251,9 @@ def test_damaged_products_are_made_again(scored: tuple[RunConfig, products.Ensem
     assert contents(Path("run")) == whole
 
 
-def test_keys_of_version_01_hold_no_digest(scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]]) -> None:
+def test_keys_of_version_01_hold_no_digest(
+    scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]],
+) -> None:
     config, files, _ = scored
     key = Path(f"{files.members}.key")
     _, settings = key.read_bytes().split()
@@ -227,27 +266,41 @@ def test_keys_of_version_01_hold_no_digest(scored: tuple[RunConfig, products.Ens
     assert not products.members_are_current(config, config.ensembles[0], files)
 
 
-def test_a_key_that_is_cut_counts_as_damaged(scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]]) -> None:
+def test_a_key_that_is_cut_counts_as_damaged(
+    scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]],
+) -> None:
     config, files, whole = scored
     for path in (files.members, files.pool):
         key = Path(f"{path}.key")
         content = key.read_bytes()
         for end in (0, 1, 63, 64, 65, 66, 100, len(content) - 2):
             key.write_bytes(content[:end])
-            assert not (products.members_are_current if path is files.members else products.scores_are_current)(
-                config, config.ensembles[0], files
-            )
+            assert not (
+                products.members_are_current
+                if path is files.members
+                else products.scores_are_current
+            )(config, config.ensembles[0], files)
     run.score_ensembles(config, Path("run"), no_progress)
     assert contents(Path("run")) == whole
 
 
 def test_a_shortage_of_calibration_examples_is_said_before_training(tmp_path: Path) -> None:
     prepare(tmp_path)
-    assert not any("calibration" in note for note in run.training_notes(RunConfig(), tmp_path / "run"))
-    (tmp_path / "c.toml").write_text(CONFIG.format(seed=0).replace("[decide]", "[decide]\ntarget = 0.99"))
+    assert not any(
+        "calibration" in note for note in run.training_notes(RunConfig(), tmp_path / "run")
+    )
+    (tmp_path / "c.toml").write_text(
+        CONFIG.format(seed=0).replace("[decide]", "[decide]\ntarget = 0.99")
+    )
     (sentence, *others) = run.training_notes(load_config(tmp_path / "c.toml"), tmp_path / "run")
-    assert sentence.startswith("With 20 calibration examples these rules can never stop early at target 0.99: ")
-    assert "AgreeStop needs 99" in sentence and "confidence merging needs 399" in sentence and len(sentence) < 300
+    assert sentence.startswith(
+        "With 20 calibration examples these rules can never stop early at target 0.99: "
+    )
+    assert (
+        "AgreeStop needs 99" in sentence
+        and "confidence merging needs 399" in sentence
+        and len(sentence) < 300
+    )
     assert len(others) == 1 and "KL" in others[0]
 
 
@@ -260,17 +313,26 @@ def test_checkpoints_that_are_left_out_are_quarters_of_the_steps(tmp_path: Path)
 def test_only_the_targets_that_are_given_are_measured(tmp_path: Path) -> None:
     config = prepare(tmp_path)
     assert run.measurement_settings(config, config.ensembles[0], 10).targets == (0.9,)
-    assert run.measurement_settings(RunConfig(), config.ensembles[0], 80).targets == (0.9, 0.8, 0.85, 0.92)
+    assert run.measurement_settings(RunConfig(), config.ensembles[0], 80).targets == (
+        0.9,
+        0.8,
+        0.85,
+        0.92,
+    )
 
 
-def test_operations_are_read_with_a_sentence_for_damage(scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]]) -> None:
+def test_operations_are_read_with_a_sentence_for_damage(
+    scored: tuple[RunConfig, products.EnsembleFiles, dict[str, str]],
+) -> None:
     _, files, _ = scored
     np.savez(files.energy, emitted=np.zeros(3))
     with pytest.raises(ag.InputError, match="no 'accumulates'"):
         products.load_operations(files)
 
 
-def test_a_run_trains_members_again_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_trains_members_again_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
     (deep, _) = run.score_ensembles(config, Path("run"), no_progress)

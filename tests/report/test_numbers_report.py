@@ -36,7 +36,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wider_intervals_come_earlier_and_hold_the_number() -> None:
     found = numbers_report.measure_numbers(some_numbers(600), 0.8)
     main = found.main
-    assert [point.max_width for point in main] == sorted({point.max_width or 0 for point in main}) and len(main) == 3
+    assert [point.max_width for point in main] == sorted(
+        {point.max_width or 0 for point in main}
+    ) and len(main) == 3
     assert main[0].time > main[-1].time and main[0].width < main[-1].width
     assert {point.target for point in found.points} == {0.8, 0.9, 0.95}
     assert all(point.coverage.high >= point.target for point in found.points)
@@ -50,15 +52,31 @@ def test_the_command_and_the_function_write_a_page_with_code_to_copy(
 ) -> None:
     numbers = some_numbers(ends=ends)
     names = ("lower", "upper") if ends else ("centre", "scale")
-    np.savez(tmp_path / "numbers.npz", labels=numbers.labels, **{name: getattr(numbers, name) for name in names})
+    np.savez(
+        tmp_path / "numbers.npz",
+        labels=numbers.labels,
+        **{name: getattr(numbers, name) for name in names},
+    )
     path = tmp_path / "page.html"
-    result = call(monkeypatch, capsys, "report", tmp_path / "numbers.npz", "-o", path, "--target", "0.8")
+    result = call(
+        monkeypatch, capsys, "report", tmp_path / "numbers.npz", "-o", path, "--target", "0.8"
+    )
     assert result.code == 0 and "max_width" in result.out and "page.html" in result.out
     page = path.read_text()
-    for words in ("ag.IntervalStop(target=0.8, max_width=", 'class="copy"', "<svg", f"{names[0]}", 'scope="col"', "prefers-color-scheme"):
+    for words in (
+        "ag.IntervalStop(target=0.8, max_width=",
+        'class="copy"',
+        "<svg",
+        f"{names[0]}",
+        'scope="col"',
+        "prefers-color-scheme",
+    ):
         assert words in page
     assert "http://" not in page.replace("http://www.w3.org", "")
-    assert ag.write_report(tmp_path / "numbers.npz", tmp_path / "two.html", target=0.8).read_text() == page
+    assert (
+        ag.write_report(tmp_path / "numbers.npz", tmp_path / "two.html", target=0.8).read_text()
+        == page
+    )
 
 
 def test_targets_without_enough_examples_say_what_they_need() -> None:

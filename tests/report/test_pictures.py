@@ -1,4 +1,6 @@
-"""Pictures of inputs: frames where there are pixels, a strip of channels over time where there are not, and a colour for each rule."""
+"""Pictures of inputs: frames where there are pixels, a strip of channels over time where there are
+not, and a colour for each rule.
+"""
 
 from __future__ import annotations
 
@@ -49,24 +51,35 @@ def test_signed_values_have_two_colours() -> None:
     np.testing.assert_allclose(picture[0] - picture[1], inputs[1].T, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("shape", "planes"), [((2, 5, 4, 6), 1), ((2, 5, 7, 4, 6), 1), ((2, 5, 1, 4, 6), 1), ((2, 5, 3, 2, 4, 6), 1)])
+@pytest.mark.parametrize(
+    ("shape", "planes"),
+    [((2, 5, 4, 6), 1), ((2, 5, 7, 4, 6), 1), ((2, 5, 1, 4, 6), 1), ((2, 5, 3, 2, 4, 6), 1)],
+)
 def test_other_frames_are_sums_of_their_channels(shape: tuple[int, ...], planes: int) -> None:
     inputs = RNG.integers(0, 4, shape).astype(np.uint8)
     picture = InputPictures(inputs).until(1, 2)
     assert picture.shape == (planes, 4, 6)
-    np.testing.assert_array_equal(picture[0], inputs[1, :2].astype(float).reshape(-1, 4, 6).sum(axis=0))
+    np.testing.assert_array_equal(
+        picture[0], inputs[1, :2].astype(float).reshape(-1, 4, 6).sum(axis=0)
+    )
 
 
 def test_an_image_is_shown_in_its_colours() -> None:
     image = RNG.integers(0, 256, (1, 1, 3, 4, 4)).astype(np.uint8)
     picture = InputPictures(image).until(0, 30)
     np.testing.assert_array_equal(picture, image[0, 0])
-    np.testing.assert_array_equal(pixels_of(input_picture(picture, 1.0))[..., :3], np.moveaxis(image[0, 0], 0, 2))
+    np.testing.assert_array_equal(
+        pixels_of(input_picture(picture, 1.0))[..., :3], np.moveaxis(image[0, 0], 0, 2)
+    )
 
 
 def pixels_of(address: str) -> NDArray[Any]:
     assert address.startswith("data:image/png;base64,")
-    return (255 * imread(io.BytesIO(base64.b64decode(address.partition(",")[2])))).round().astype(np.uint8)
+    return (
+        (255 * imread(io.BytesIO(base64.b64decode(address.partition(",")[2]))))
+        .round()
+        .astype(np.uint8)
+    )
 
 
 def test_the_larger_plane_gives_the_colour_and_the_sum_its_strength() -> None:
@@ -81,10 +94,27 @@ def test_nothing_so_far_is_blank() -> None:
 
 
 def test_a_rule_looks_the_same_wherever_it_is_drawn() -> None:
-    assert style_of("AgreeStop").colour == style_of("agreestop").colour == style_of("AgreeStop, every step").colour
+    assert (
+        style_of("AgreeStop").colour
+        == style_of("agreestop").colour
+        == style_of("AgreeStop, every step").colour
+    )
     assert style_of("p-variable merging") == style_of("p-variable-merging")
     assert style_of("DC-SNN") == style_of("dcsnn")
     assert (style_of("stop-aware").dashes, style_of("stop-aware, every step").dashes) == ("-", "--")
-    names = ("spikecp", "confidence merging", "p-variable merging", "rank pooling", "simultaneous", "stop-aware", "AgreeStop", "DC-SNN")
+    names = (
+        "spikecp",
+        "confidence merging",
+        "p-variable merging",
+        "rank pooling",
+        "simultaneous",
+        "stop-aware",
+        "AgreeStop",
+        "DC-SNN",
+    )
     styles = [style_of(name) for name in (*names, "seenn1", "seenn2", "a new rule")]
-    assert len({style.colour for style in styles}) == len({style.marker for style in styles}) == len(styles)
+    assert (
+        len({style.colour for style in styles})
+        == len({style.marker for style in styles})
+        == len(styles)
+    )

@@ -30,14 +30,20 @@ def steps_of(frames: Any) -> list[Any]:
 
 
 class Served:
-    """What the tests serve: an ensemble, its rule, and what a live session decides on the inputs."""
+    """What the tests serve: an ensemble, its rule, and what a live session decides on the
+    inputs.
+    """
 
     def __init__(self) -> None:
         x, y = some_inputs(120)
-        self.ensemble = DeepEnsemble(FullyConnected(SHAPE, CLASSES, hidden=(24,)), members=3, engine="event-driven")
+        self.ensemble = DeepEnsemble(
+            FullyConnected(SHAPE, CLASSES, hidden=(24,)), members=3, engine="event-driven"
+        )
         self.ensemble.fit(x, y, epochs=8, progress=False)
         x, y = some_inputs(80, 1)
-        self.rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1, delta=0.2).calibrate(self.ensemble.score(x, y))
+        self.rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1, delta=0.2).calibrate(
+            self.ensemble.score(x, y)
+        )
         self.inputs, self.labels = some_inputs(20, 2)
         self.expected = [self.decide(steps_of(frames)) for frames in self.inputs]
 

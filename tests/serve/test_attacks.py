@@ -25,10 +25,29 @@ for _name in ("torch", "numba", "starlette", "uvicorn", "websockets"):
 import agreestop as ag
 from agreestop.serve import AsyncClient, Client, Limits, Server, app, door, hub, logs
 from agreestop.serve.hub import Hub
-from agreestop.serve.protocol import BadMessage, Bounds, PushSteps, read_message, write, write_frames, write_push
+from agreestop.serve.protocol import (
+    BadMessage,
+    Bounds,
+    PushSteps,
+    read_message,
+    write,
+    write_frames,
+    write_push,
+)
 from agreestop.serve.watch import Watch
 from benchmarks import attacks
-from benchmarks.attacks import CONTINUATION, PING, TEXT, connect, deep_lists, empty_steps, frame, handshake, many_events, words_for_numbers
+from benchmarks.attacks import (
+    CONTINUATION,
+    PING,
+    TEXT,
+    connect,
+    deep_lists,
+    empty_steps,
+    frame,
+    handshake,
+    many_events,
+    words_for_numbers,
+)
 
 from .served import STEPS, Served, steps_of, until
 from .test_serve import get, raw, status
@@ -97,18 +116,26 @@ def refused(message: str | bytes, bounds: Bounds | None = None) -> BadMessage:
 
 def test_strings_where_numbers_belong_do_not_multiply() -> None:
     small = json.loads(words_for_numbers(10_000))["log_confidence"]
-    assert peak(lambda: np.asarray(small)) > 2000 * 10_000  # the control: an array as wide as its longest string, 20 MB of 10 kB
+    # the control: an array as wide as its longest string, 20 MB of 10 kB
+    assert peak(lambda: np.asarray(small)) > 2000 * 10_000
     message = words_for_numbers()
     assert len(message) < 140_000
     assert peak(lambda: refused(message)) < 10 * len(message)
     assert "log_confidence is no list of numbers" in str(refused(message))
     for kind in ("frame", "frames", "events", "steps"):
-        assert peak(lambda kind=kind: refused(message.replace("log_confidence", kind))) < 10 * len(message)  # type: ignore[misc]
+        assert peak(lambda kind=kind: refused(message.replace("log_confidence", kind))) < 10 * len(  # type: ignore[misc]
+            message
+        )
 
 
 def of_size(size: int, one: str, begin: str = '"frame":[') -> str:
     text = '{"type":"push","session":1,"step":1,' + begin
-    return text + ",".join([one] * ((size - len(text)) // (len(one) + 1) - 2)) + "]" * begin.count("[") + "}"
+    return (
+        text
+        + ",".join([one] * ((size - len(text)) // (len(one) + 1) - 2))
+        + "]" * begin.count("[")
+        + "}"
+    )
 
 
 LARGE: dict[str, Callable[[int], str | bytes]] = {
@@ -123,7 +150,9 @@ LARGE: dict[str, Callable[[int], str | bytes]] = {
     "log-confidences": lambda size: of_size(size, "-1.5", '"log_confidence":[[['),
     "answers": lambda size: of_size(size, '"ab"', '"evidence":['),
     "pairs": lambda size: of_size(size, "[1.5,2]", '"evidence":['),
-    "costs": lambda size: of_size(size, "1.5", '"evidence":["a"],"cost":[')[:-1].replace("]]", "]") + "}",
+    "costs": lambda size: (
+        of_size(size, "1.5", '"evidence":["a"],"cost":[')[:-1].replace("]]", "]") + "}"
+    ),
     "short words": lambda size: of_size(size, '"ab"', '"log_confidence":[[['),
     "a group": lambda size: write(type="open", session=1, group="a" * (size - 100)),
     "booleans": lambda size: write(type="open", session=1, group=[True] * (size // 6)),
@@ -167,16 +196,34 @@ def test_lists_that_no_push_can_need_are_not_parsed_and_the_session_is_told(serv
     allowed = empty_steps(STEPS + 1)
     assert "decides within 24" in str(refused(allowed, bounds))
     frames = np.zeros((STEPS, 2, 4, 4)).tolist()  # the most lists that a push can need
-    assert len(read_message(write(type="push", session=1, step=1, frames=frames), Bounds.of(served.rule, (2, 4, 4)))) == STEPS  # type: ignore[arg-type]
+    assert (
+        len(
+            read_message(  # type: ignore[arg-type]
+                write(type="push", session=1, step=1, frames=frames),
+                Bounds.of(served.rule, (2, 4, 4)),
+            )
+        )
+        == STEPS
+    )
 
 
 def test_numbers_in_json_keep_their_kinds() -> None:
-    for values, kind in (([[True, False]], "b"), ([[1, True]], "i"), ([[1, 0.5]], "f"), ([[[1], [2]]], "i")):
+    for values, kind in (
+        ([[True, False]], "b"),
+        ([[1, True]], "i"),
+        ([[1, 0.5]], "f"),
+        ([[[1], [2]]], "i"),
+    ):
         message = read_message(write(type="push", session=1, step=1, frames=values))
         assert isinstance(message, PushSteps) and message.frames is not None
-        assert message.frames.dtype.kind == kind and message.frames.tolist() == np.asarray(values).tolist()
+        assert (
+            message.frames.dtype.kind == kind
+            and message.frames.tolist() == np.asarray(values).tolist()
+        )
     for wrong in ([[1], [2, 3]], [[1], 2], [[[1]], [2]], [1, [2]], [[10**30]]):
-        assert "no regular list" in str(refused(write(type="push", session=1, step=1, frames=wrong)))
+        assert "no regular list" in str(
+            refused(write(type="push", session=1, step=1, frames=wrong))
+        )
     deep: Any = 1
     for _ in range(20):
         deep = [deep]
@@ -193,7 +240,10 @@ def test_a_message_is_cut_into_steps_by_what_they_cost() -> None:
         assert part.steps is not None
         parts.append(part.steps.counts.tolist())
     assert parts == [[0, 2], [64], [0, 0]]
-    for name, values in (("frames", np.zeros((3, 2))), ("log_confidence", np.full((3, 1, 2), -1.0))):
+    for name, values in (
+        ("frames", np.zeros((3, 2))),
+        ("log_confidence", np.full((3, 1, 2), -1.0)),
+    ):
         message = read_message(write(type="push", session=1, step=1, **{name: values.tolist()}))
         assert isinstance(message, PushSteps)
         head, tail = message.cut(2)
@@ -202,7 +252,12 @@ def test_a_message_is_cut_into_steps_by_what_they_cost() -> None:
 
 def test_every_client_has_a_share_of_every_tick(served: Served) -> None:
     async def check() -> None:
-        one_hub = Hub(served.rule, served.ensemble.engine, input_shape=(2, 4, 4), options=served.ensemble.options())
+        one_hub = Hub(
+            served.rule,
+            served.ensemble.engine,
+            input_shape=(2, 4, 4),
+            options=served.ensemble.options(),
+        )
         await one_hub.start()
         for task in one_hub._tasks:  # nothing is computed here
             task.cancel()
@@ -214,8 +269,9 @@ def test_every_client_has_a_share_of_every_tick(served: Served) -> None:
         one_hub.receive(honest, write_push(0, 1, [[1]]))
         work, units = one_hub._next_batch()
         share = int(hub.TICK_SECONDS / hub.UNIT_SECONDS)
-        taken = {client: sum(size for one, size in zip(work, units, strict=True) if one.session.connection is client)
-                 for client in (greedy, honest)}  # fmt: skip
+        taken = dict.fromkeys((greedy, honest), 0)
+        for one, size in zip(work, units, strict=True):
+            taken[one.session.connection] += size
         assert taken[honest] == hub.OPEN_UNITS + 1 and not honest.work
         assert taken[greedy] <= share + hub.OPEN_UNITS < 900 * STEPS and len(greedy.work) > 1700
         assert list(one_hub._turns) == [greedy]
@@ -228,7 +284,9 @@ def test_every_client_has_a_share_of_every_tick(served: Served) -> None:
     asyncio.run(check())
 
 
-def test_messages_in_parts_are_decided_as_whole_ones(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_in_parts_are_decided_as_whole_ones(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hub, "TICK_SECONDS", 0.0)
     monkeypatch.setattr(hub, "LEAST_UNITS", 1)
     values = served.ensemble.score(served.inputs[:4]).log_confidence.astype(np.float64)
@@ -239,15 +297,20 @@ def test_messages_in_parts_are_decided_as_whole_ones(served: Served, monkeypatch
             assert client.open().push_steps(frames=frames) == expected
         for row in values:
             stream, session = served.rule.stream(0), client.open()
-            expected = next(decision for value in row if (decision := stream.push(value)) is not None)
+            expected = next(
+                decision for value in row if (decision := stream.push(value)) is not None
+            )
             assert session.push(log_confidence=row) == expected
         live, session = served.ensemble.live(served.rule), client.open()
         for step in steps_of(served.inputs[1])[:3]:
             live.push(step)
         session.push_steps(steps_of(served.inputs[1])[:3])
-        assert session.end() == live.last_decision()  # the checkpoints that are left are judged in parts too
+        # the checkpoints that are left are judged in parts too
+        assert session.end() == live.last_decision()
         late = client.open()
-        with pytest.raises(ag.InputError, match="numbered 0 to 31"):  # wrong steps are refused before the first is run
+        with pytest.raises(
+            ag.InputError, match="numbered 0 to 31"
+        ):  # wrong steps are refused before the first is run
             late.push_steps([*steps_of(served.inputs[0])[:-1], [99]])
         with raw(url) as talk:  # others go on while a client leaves in the middle of its message
             for session_id in range(50):
@@ -271,7 +334,9 @@ def test_long_messages_of_one_client_leave_the_others_alone(served: Served) -> N
         assert status(url)["steps"] == decision.time, "none of the empty steps was computed"
 
 
-def test_a_client_whose_messages_take_long_to_read_rests_while_others_are_there(served: Served) -> None:
+def test_a_client_whose_messages_take_long_to_read_rests_while_others_are_there(
+    served: Served,
+) -> None:
     async def check() -> None:
         one_hub = Hub(served.rule)
         await one_hub.start()
@@ -286,7 +351,10 @@ def test_a_client_whose_messages_take_long_to_read_rests_while_others_are_there(
 
 
 def test_the_sweeper_goes_on_after_faults_and_says_so(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     keep, sweep, faults = Watch.keep, Hub._sweep, {"keep": 3, "sweep": 2}
 
@@ -311,14 +379,20 @@ def test_the_sweeper_goes_on_after_faults_and_says_so(
         talk.recv()
         assert json.loads(talk.recv(timeout=30))["type"] == "closed"  # the sweeper lives
         is_answered(served, url)
-        until(lambda: ag.DriftMonitor.load(tmp_path / "monitor").observed >= 1)  # and the monitor is saved
+        # and the monitor is saved
+        until(lambda: ag.DriftMonitor.load(tmp_path / "monitor").observed >= 1)
         assert status(url)["failures"] == {"sweeping": 2, "saving": 1}
         assert get(url, "/healthz").startswith("ok\nsweeping failed 2 times and went on")
     said = [record.getMessage() for record in caplog.records if record.name == "agreestop.serve"]
-    assert sum("cannot be saved" in one for one in said) == 1 and sum("'sweeping' failed" in one for one in said) == 2
+    assert (
+        sum("cannot be saved" in one for one in said) == 1
+        and sum("'sweeping' failed" in one for one in said) == 2
+    )
 
 
-def test_a_task_that_computes_begins_again_and_only_its_clients_are_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_computes_begins_again_and_only_its_clients_are_dropped(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deliver, faults = Hub._deliver, [1]
 
     def deliver_or_fail(self: Hub, *given: Any) -> None:
@@ -338,11 +412,16 @@ def test_a_task_that_computes_begins_again_and_only_its_clients_are_dropped(serv
         assert status(url)["failures"] == {"computing": 1}
 
 
-def test_saving_does_not_read_the_version_of_the_package_again(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_does_not_read_the_version_of_the_package_again(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def is_away(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    with running(served, monitor=tmp_path / "monitor", limits=Limits(save_seconds=0.05)) as (url, _):
+    with running(served, monitor=tmp_path / "monitor", limits=Limits(save_seconds=0.05)) as (
+        url,
+        _,
+    ):
         monkeypatch.setattr(metadata, "version", is_away)  # the package is being replaced
         is_answered(served, url)
         until(lambda: ag.DriftMonitor.load(tmp_path / "monitor").observed == 1)
@@ -362,7 +441,9 @@ def test_requests_whose_answers_are_not_read_are_dropped(served: Served) -> None
         assert get(url, "/healthz") == "ok\n"
 
 
-def test_many_half_open_connections_make_room_for_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_half_open_connections_make_room_for_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(door, "WAITING_OF_ADDRESS", 8)
     monkeypatch.setattr(door, "WAITING_SECONDS", 0.05)
     with running(served) as (url, server), ExitStack() as stack, Client(url) as client:
@@ -382,7 +463,9 @@ def test_many_half_open_connections_make_room_for_others(served: Served, monkeyp
         assert server._door.refused == 1
 
 
-def test_a_client_that_pings_and_does_not_read_is_dropped(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_pings_and_does_not_read_is_dropped(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(served) as (url, server):
         with raw(url) as polite:
             for _ in range(20):
@@ -391,13 +474,16 @@ def test_a_client_that_pings_and_does_not_read_is_dropped(served: Served, monkey
             until(lambda: status(url)["clients"] == 1)
             send_until_dropped(plain, frame(b"x" * 100, PING) * 100)
         assert server._door.refused == 1
-        monkeypatch.setattr(door, "CONTROL_FRAMES", 10**9)  # however many may come, they are not kept for who does not read
+        # however many may come, they are not kept for who does not read
+        monkeypatch.setattr(door, "CONTROL_FRAMES", 10**9)
         with handshake(url) as plain:
             until(lambda: status(url)["clients"] == 1)
             sizes: list[int] = []
 
             def is_full() -> bool:
-                sizes.extend(one.transport.get_write_buffer_size() for one in list(server._door.open))
+                sizes.extend(
+                    one.transport.get_write_buffer_size() for one in list(server._door.open)
+                )
                 return server._door.refused == 2
 
             plain.settimeout(0.2)
@@ -425,7 +511,9 @@ def test_a_message_of_very_many_frames_is_refused_and_one_of_some_is_read(served
         is_answered(served, url)
 
 
-def test_messages_and_handshakes_have_deadlines(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_and_handshakes_have_deadlines(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from agreestop.serve import server as of_server
 
     monkeypatch.setattr(of_server, "REQUEST_SECONDS", 0.3)
@@ -459,12 +547,20 @@ def test_a_client_that_ends_badly_and_does_not_read_is_dropped(served: Served) -
         assert not server.hub.connections and status(url)["dropped_slow"] >= 1
 
 
-def test_malformed_names_are_refused_without_a_word_in_the_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_names_are_refused_without_a_word_in_the_log(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     with running(served) as (url, _):
         for name in ("uvicorn.error", "asyncio", "agreestop.serve"):
             logging.getLogger(name).addHandler(caplog.handler)
         try:
-            for host, extra in (("[", ""), ("127.0.0.1", "Origin: http://[\r\n"), ("[::1", ""), ("127.0.0.1", "Origin: [\r\n"), ("]", "")):
+            for host, extra in (
+                ("[", ""),
+                ("127.0.0.1", "Origin: http://[\r\n"),
+                ("[::1", ""),
+                ("127.0.0.1", "Origin: [\r\n"),
+                ("]", ""),
+            ):
                 with handshake(url, host, extra) as plain:
                     assert b" 403 " in plain.recv(100), (host, extra)
                 with connect(url) as plain:
@@ -492,12 +588,21 @@ def test_an_event_that_comes_again_and_again_is_logged_a_few_times_with_a_count(
         record = logging.LogRecord("a", logging.ERROR, "a.py", 1, message, arguments, None)
         return record if few.filter(record) else None
 
-    assert sum(passes("client %d failed", number) is not None for number in range(1000)) == logs.AT_ONCE
+    assert (
+        sum(passes("client %d failed", number) is not None for number in range(1000))
+        == logs.AT_ONCE
+    )
     assert passes("another") is not None
     now[0] = logs.SECONDS + 1
     record = passes("client %d failed", 7)
-    assert record is not None and record.getMessage() == "client 7 failed (and 995 times more in the last 61 seconds)"
-    assert sum(passes(f"kind {number}") is not None for number in range(10_000)) < logs.KINDS + logs.AT_ONCE
+    assert (
+        record is not None
+        and record.getMessage() == "client 7 failed (and 995 times more in the last 61 seconds)"
+    )
+    assert (
+        sum(passes(f"kind {number}") is not None for number in range(10_000))
+        < logs.KINDS + logs.AT_ONCE
+    )
 
 
 def test_a_cancelled_push_keeps_the_answers_in_order(served: Served) -> None:
@@ -525,13 +630,16 @@ def test_a_cancelled_push_keeps_the_answers_in_order(served: Served) -> None:
             push = asyncio.create_task(session.push_steps(steps_of(served.inputs[0])))
             await asyncio.sleep(0)
             push.cancel()
-            assert await session.push([]) == served.expected[0]  # sent behind the decision, which answers it
+            # sent behind the decision, which answers it
+            assert await session.push([]) == served.expected[0]
             with pytest.raises(ag.InputError, match="open a new session"):
                 await session.push([])
             first, second = (asyncio.create_task(session.label(0)) for _ in range(2))
             await asyncio.sleep(0)
             first.cancel()
-            with pytest.raises(ag.InputError, match="waits for a label"):  # it is the second that was refused
+            with pytest.raises(
+                ag.InputError, match="waits for a label"
+            ):  # it is the second that was refused
                 await second
             opening = asyncio.create_task(client.open())
             await asyncio.sleep(0)
@@ -539,14 +647,17 @@ def test_a_cancelled_push_keeps_the_answers_in_order(served: Served) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await opening
             await (await client.open()).close()
-            await asyncio.to_thread(until, lambda: status(url)["sessions"] == 0)  # nobody has the session, so it is closed
+            # nobody has the session, so it is closed
+            await asyncio.to_thread(until, lambda: status(url)["sessions"] == 0)
             assert not client._sessions and not client._labels
 
     with running(served) as (url, _):
         asyncio.run(asyncio.wait_for(check(url), 60))
 
 
-def test_an_interrupted_push_keeps_the_answers_in_order(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_push_keeps_the_answers_in_order(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -573,29 +684,47 @@ def test_an_interrupted_push_keeps_the_answers_in_order(served: Served, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", attacks.ATTACKS)
-def test_others_are_answered_and_little_is_kept_during_an_attack(served: Served, tmp_path: Path, name: str) -> None:
+def test_others_are_answered_and_little_is_kept_during_an_attack(
+    served: Served, tmp_path: Path, name: str
+) -> None:
     served.rule.save(tmp_path / "rule")
     served.ensemble.save(tmp_path / "members")
-    (found,) = attacks.measure(tmp_path, [steps_of(frames) for frames in served.inputs], 3.0, [name])
+    (found,) = attacks.measure(
+        tmp_path, [steps_of(frames) for frames in served.inputs], 3.0, [name]
+    )
     print(found)
     assert found["pushes"] > 20 and found["grown_bytes"] < ALLOWED and found["log_bytes"] < 10_000
 
 
 @pytest.mark.slow
-def test_files_that_are_used_up_end_neither_the_sweeper_nor_new_connections(served: Served, tmp_path: Path) -> None:
+def test_files_that_are_used_up_end_neither_the_sweeper_nor_new_connections(
+    served: Served, tmp_path: Path
+) -> None:
     served.rule.save(tmp_path / "rule")
     served.ensemble.save(tmp_path / "members")
-    command = [sys.executable, "-c", "from agreestop.cli import main; main()", "serve", str(tmp_path / "rule")]
+    command = [
+        sys.executable,
+        "-c",
+        "from agreestop.cli import main; main()",
+        "serve",
+        str(tmp_path / "rule"),
+    ]
     command += ["--members", str(tmp_path / "members"), "--port", "0", "--idle-seconds", "2"]
 
     def few_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=few_files)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=few_files
+        )
     assert process.stdout is not None
     try:
-        url = next(line for line in process.stdout if "connect to" in line).split("connect to ")[1].split(". ")[0]
+        url = (
+            next(line for line in process.stdout if "connect to" in line)
+            .split("connect to ")[1]
+            .split(". ")[0]
+        )
         with Client(url) as client, ExitStack() as stack:
             session = client.open()
             for _ in range(300):
@@ -620,8 +749,12 @@ def test_files_that_are_used_up_end_neither_the_sweeper_nor_new_connections(serv
         process.stdout.close()
 
 
-def test_requests_of_connections_that_are_gone_take_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a flood whose connections were dropped, an honest client does not wait for its requests."""
+def test_requests_of_connections_that_are_gone_take_no_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a flood whose connections were dropped, an honest client does not wait for its
+    requests.
+    """
     monkeypatch.setattr(app, "REQUESTS_AT_ONCE", 1)
     monkeypatch.setattr(app, "REQUEST_INTERVAL", 0.05)
     done: list[str] = []

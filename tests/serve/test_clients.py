@@ -26,12 +26,12 @@ WRONG_ANSWERS = {
     "unknown type": '{"type":"stopped","session":0}',
     "no fields": '{"type":"decision","session":0}',
     "a session that is no number": '{"type":"opened","session":[0],"number":1}',
-    "no names": '{"type":"decision","session":0,"decision":"a","promise":"","time":1,"index":0,"classes":[1],"names":[]'
-    ',"first_risk":null,"members":1,"block":null}',
-    "classes that are none": '{"type":"decision","session":0,"decision":"a","promise":"","time":1,"index":0,"classes":["1"],"names":null'
-    ',"first_risk":null,"members":1,"block":null}',
-    "no number": '{"type":"decision","session":0,"decision":"a","promise":"","time":NaN,"index":0,"classes":[1],"names":null'
-    ',"first_risk":null,"members":1,"block":null}',
+    "no names": '{"type":"decision","session":0,"decision":"a","promise":"","time":1,"index":0'
+    ',"classes":[1],"names":[],"first_risk":null,"members":1,"block":null}',
+    "classes that are none": '{"type":"decision","session":0,"decision":"a","promise":"","time":1'
+    ',"index":0,"classes":["1"],"names":null,"first_risk":null,"members":1,"block":null}',
+    "no number": '{"type":"decision","session":0,"decision":"a","promise":"","time":NaN'
+    ',"index":0,"classes":[1],"names":null,"first_risk":null,"members":1,"block":null}',
     "an alarm that is no text": '{"type":"labelled","decision":"a","alarms":[1]}',
     "a key that is no text": '{"type":"error","session":null,"error":"no","decision":[]}',
 }
@@ -56,7 +56,10 @@ def test_an_answer_that_cannot_be_read_is_a_sentence_and_nobody_waits_for_ever(a
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
-        with Client(url) as client, pytest.raises(ag.InputError, match="answer that this client cannot read"):
+        with (
+            Client(url) as client,
+            pytest.raises(ag.InputError, match="answer that this client cannot read"),
+        ):
             client.open()
         asyncio.run(ask(url))
         server.shutdown()

@@ -1,4 +1,6 @@
-"""A server without members: clients send open answers, numbers or risks, and get what a stream decides."""
+"""A server without members: clients send open answers, numbers or risks, and get what a stream
+decides.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ STEPS = 12
 def some_answers(n: int, seed: int) -> ag.Answers:
     """Questions of different difficulty, with the tokens of each sample."""
     rng = np.random.default_rng(seed)
-    samples = [rng.choice(["18", "17", "3"], STEPS, p=(q, 0.8 * (1 - q), 0.2 * (1 - q))).tolist() for q in rng.uniform(0.5, 1, n)]
+    samples = [
+        rng.choice(["18", "17", "3"], STEPS, p=(q, 0.8 * (1 - q), 0.2 * (1 - q))).tolist()
+        for q in rng.uniform(0.5, 1, n)
+    ]
     return ag.Answers(samples, ["18"] * n, cost=rng.integers(20, 90, (n, STEPS)).tolist())
 
 
@@ -50,29 +55,47 @@ def serving(rule: ag.CalibratedRule, **options: Any) -> Iterator[tuple[str, Clie
 
 def first(session: Any, values: Any, **each: Any) -> ag.Decision:
     """Push value after value, to a stream or to a client's session."""
-    pushes = (session.push(value, **{name: some[step] for name, some in each.items()}) for step, value in enumerate(values))
+    pushes = (
+        session.push(value, **{name: some[step] for name, some in each.items()})
+        for step, value in enumerate(values)
+    )
     return next(decision for decision in pushes if decision is not None)
 
 
 @pytest.fixture(scope="module")
 def answers_rule() -> ag.CalibratedRule:
-    return ag.AgreeStop(0.9, range(1, STEPS + 1), 1, delta=0.2).calibrate(some_answers(150, 0), "final")
+    return ag.AgreeStop(0.9, range(1, STEPS + 1), 1, delta=0.2).calibrate(
+        some_answers(150, 0), "final"
+    )
 
 
 def test_answers_are_decided_as_in_a_stream(answers_rule: ag.CalibratedRule) -> None:
     new = some_answers(8, 1)
     with serving(answers_rule) as (_, client):
-        assert (client.about["reads"], client.about["classes"], client.about["inputs"]) == ("answers", None, None)
+        assert (client.about["reads"], client.about["classes"], client.about["inputs"]) == (
+            "answers",
+            None,
+            None,
+        )
         for number, samples in enumerate(new.samples):
             expected = first(answers_rule.stream(number), samples, cost=range(STEPS))
             found = first(client.open(), samples, cost=range(STEPS))
-            assert (found.names, found.time, found.cost) == (expected.names, expected.time, expected.cost)
+            assert (found.names, found.time, found.cost) == (
+                expected.names,
+                expected.time,
+                expected.cost,
+            )
             packed = client.open()
-            assert packed.push_steps(samples, cost=range(STEPS)) is not None and packed.decision is not None
+            assert (
+                packed.push_steps(samples, cost=range(STEPS)) is not None
+                and packed.decision is not None
+            )
             assert packed.decision.answered
 
 
-def test_labels_of_answers_are_strings_that_feed_the_monitor(answers_rule: ag.CalibratedRule) -> None:
+def test_labels_of_answers_are_strings_that_feed_the_monitor(
+    answers_rule: ag.CalibratedRule,
+) -> None:
     server = Server(answers_rule, port=0)
     with server.background() as url, Client(url) as client:
         for row, samples in enumerate(some_answers(40, 2).samples):
@@ -102,7 +125,10 @@ def test_numbers_are_answered_with_intervals() -> None:
                 assert found == first(rule.stream(), pairs) and found.upper is not None
                 assert session.label(float(new.labels[row])) == ()
                 assert client.open().push_steps(pairs) == found
-            inside = sum(rule.decide(new)[row].lower <= new.labels[row] <= rule.decide(new)[row].upper for row in range(5))
+            inside = sum(
+                rule.decide(new)[row].lower <= new.labels[row] <= rule.decide(new)[row].upper
+                for row in range(5)
+            )
             assert status(url)["coverage"][0] == pytest.approx(inside / 5)
             assert status(url)["processed"] == 1  # the others wait for the label of the packed one
             short = client.open()
@@ -122,7 +148,9 @@ def test_members_that_give_numbers_are_served() -> None:
         assert (client.about["reads"], client.about["label"]) == ("events", "number")
         for frames, true in zip(x[150:155], truth[150:155], strict=True):
             live, session = engine.live(rule), client.open()
-            expected = next(one for one in (live.push(frame=frame) for frame in frames) if one is not None)
+            expected = next(
+                one for one in (live.push(frame=frame) for frame in frames) if one is not None
+            )
             assert session.push_steps(frames=frames) == expected and expected.upper is not None
             assert session.label(float(true)) == ()
 
@@ -143,12 +171,19 @@ def test_a_decision_about_a_tree_names_its_node_at_every_depth() -> None:
     scores = ag.Scores(scores.log_confidence, scores.labels, scores.times, names)
     tree, named = ag.Tree({"animal": names[:2], "vehicle": names[2:]}), set()
     for depth in (1, "each"):
-        rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1, tree=tree, depth=depth).calibrate(scores.rows(slice(200)))
+        rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1, tree=tree, depth=depth).calibrate(
+            scores.rows(slice(200))
+        )
         with serving(rule) as (_, client):
             for row in range(200, 210):
                 cells = scores.log_confidence[row].astype(np.float64)
-                found, expected = client.open().push(log_confidence=cells), first(rule.stream(), cells)
-                assert found == expected and found is not None and found.by_depth == expected.by_depth
+                found, expected = (
+                    client.open().push(log_confidence=cells),
+                    first(rule.stream(), cells),
+                )
+                assert (
+                    found == expected and found is not None and found.by_depth == expected.by_depth
+                )
                 assert found.names == expected.names and found.names is not None
                 named.add(found.names[0])
     assert named & {"animal", "vehicle"} and named & {"cat", "dog", "car", "bus"}
@@ -171,7 +206,9 @@ def test_sessions_of_async_clients_are_pushed_side_by_side(answers_rule: ag.Cali
 
     with Server(answers_rule, port=0).background() as url:
         found = asyncio.run(every(url))
-    assert [one.names for one in found] == [first(answers_rule.stream(), samples).names for samples in new.samples]
+    assert [one.names for one in found] == [
+        first(answers_rule.stream(), samples).names for samples in new.samples
+    ]
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -192,7 +229,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_bad_evidence_gets_a_sentence_and_costs_its_session_alone(answers_rule: ag.CalibratedRule) -> None:
+def test_bad_evidence_gets_a_sentence_and_costs_its_session_alone(
+    answers_rule: ag.CalibratedRule,
+) -> None:
     samples = some_answers(1, 4).samples[0]
     with serving(answers_rule) as (url, other):
         good = other.open()
@@ -202,7 +241,11 @@ def test_bad_evidence_gets_a_sentence_and_costs_its_session_alone(answers_rule: 
                 talk.recv()
                 talk.send(json.dumps({"type": "push", "session": 1, "step": 1, **content}))
                 answer = json.loads(talk.recv())
-                assert answer["type"] == "error" and answer["session"] == 1 and sentence in answer["error"], (name, answer)
+                assert (
+                    answer["type"] == "error"
+                    and answer["session"] == 1
+                    and sentence in answer["error"]
+                ), (name, answer)
         short = other.open()
         if short.push("1") is None:
             with pytest.raises(ag.InputError, match="no early end"):
@@ -211,15 +254,26 @@ def test_bad_evidence_gets_a_sentence_and_costs_its_session_alone(answers_rule: 
             with pytest.raises(ag.InputError, match=r"push a string|is needed"):
                 good.push(given)
         assert first(good, samples).names == first(answers_rule.stream(), samples).names
-    with serving(ag.IntervalStop(0.9, max_width=1.0).calibrate(some_numbers(100, 0))) as (url, other):
+    with serving(ag.IntervalStop(0.9, max_width=1.0).calibrate(some_numbers(100, 0))) as (
+        url,
+        other,
+    ):
         good = other.open()
-        for pair, sentence in (((0.0, 0.0), "above 0"), ((1e999, 1), "finite"), ((1,), "push a pair"), ("18", "pushed"), ([1.0], "pair")):
+        for pair, sentence in (
+            ((0.0, 0.0), "above 0"),
+            ((1e999, 1), "finite"),
+            ((1,), "push a pair"),
+            ("18", "pushed"),
+            ([1.0], "pair"),
+        ):
             with pytest.raises(ag.InputError, match=sentence):
                 other.open().push(pair)
         with pytest.raises(ag.InputError, match="belong to open answers"):
             good.push((0.0, 1.0), cost=2.0)
         with raw(url) as talk:
-            for session, evidence in enumerate(("[[1e999,1]]", '["18"]', "[3]", "[[[1,2],[3,4]]]", "[[1,2,3]]")):
+            for session, evidence in enumerate(
+                ("[[1e999,1]]", '["18"]', "[3]", "[[[1,2],[3,4]]]", "[[1,2,3]]")
+            ):
                 talk.send(write(type="open", session=session))
                 talk.recv()
                 talk.send(f'{{"type":"push","session":{session},"step":1,"evidence":{evidence}}}')

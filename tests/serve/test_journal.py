@@ -1,4 +1,6 @@
-"""The log for audits: every decision, label and alarm on a line of its own, through rotation, a kill and a full disk."""
+"""The log for audits: every decision, label and alarm on a line of its own, through rotation, a
+kill and a full disk.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,22 @@ def test_decisions_labels_and_alarms_are_logged(served: Served, tmp_path: Path) 
         opened = status(url)["opened"]
     records = read(path)
     events = [one["event"] for one in records]
-    assert events[0] == "start" and events[-2:] == ["closed", "end"] and records[0]["promise"] == served.rule.guarantee
+    assert (
+        events[0] == "start"
+        and events[-2:] == ["closed", "end"]
+        and records[0]["promise"] == served.rule.guarantee
+    )
     decisions = [one for one in records if one["event"] == "decision"]
     labels = [one for one in records if one["event"] == "label"]
-    assert [one["decision"] for one in decisions] == [one["decision"] for one in labels] and len(decisions) == opened - 1
-    assert decisions[0]["classes"] == list(served.expected[0].classes) and decisions[0]["number"] == 0
-    assert {one["hit"] for one in labels} == {False} and all(one["at"].endswith("+00:00") for one in records)
+    assert [one["decision"] for one in decisions] == [one["decision"] for one in labels] and len(
+        decisions
+    ) == opened - 1
+    assert (
+        decisions[0]["classes"] == list(served.expected[0].classes) and decisions[0]["number"] == 0
+    )
+    assert {one["hit"] for one in labels} == {False} and all(
+        one["at"].endswith("+00:00") for one in records
+    )
     assert next(one["alarm"] for one in records if one["event"] == "alarm") in alarms
     assert "reason" in records[-2] and path.stat().st_mode & 0o777 == 0o600
 
@@ -62,11 +74,14 @@ def test_full_files_are_renamed_and_the_oldest_deleted(tmp_path: Path) -> None:
         assert journal.write([{"event": "decision", "number": number}])
     journal.close()
     names = sorted(one.name for one in tmp_path.iterdir())
-    assert names == ["log", "log.1", "log.2"] and all((tmp_path / name).stat().st_size <= 1000 for name in names)
+    assert names == ["log", "log.1", "log.2"] and all(
+        (tmp_path / name).stat().st_size <= 1000 for name in names
+    )
     numbers = [one["number"] for name in ("log.2", "log.1", "log") for one in read(tmp_path / name)]
     assert numbers == list(range(numbers[0], 60)) and len(numbers) > 20
     journal = Journal(path, size=1000, files=2)
-    journal.write([{"event": "decision", "number": 60}] * 40)  # more than a file holds: it is not divided
+    # more than a file holds: it is not divided
+    journal.write([{"event": "decision", "number": 60}] * 40)
     journal.close()
     assert len(read(path)) == 40
 
@@ -81,7 +96,9 @@ def test_a_line_that_was_cut_off_is_removed(tmp_path: Path) -> None:
         assert len(read(path)) == left + 1
 
 
-def test_records_that_a_full_disk_lost_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_records_that_a_full_disk_lost_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
     class Full(io.FileIO):
         def write(self, data: Any) -> int:
             return super().write(data[:5])
@@ -89,24 +106,47 @@ def test_records_that_a_full_disk_lost_are_counted(tmp_path: Path, monkeypatch: 
     journal = Journal(tmp_path / "log")
     assert journal.write([{"event": "start"}])
     file, journal._file = journal._file, Full(tmp_path / "log", "a")
-    assert not journal.write([{"event": "decision"}] * 3) and not journal.write([{"event": "label"}])
+    assert not journal.write([{"event": "decision"}] * 3) and not journal.write(
+        [{"event": "label"}]
+    )
     journal._file.close()
     journal._file = file
     assert journal.write([{"event": "label"}]) and journal.lost == 0
     journal.close()
-    assert [(one["event"], one.get("records")) for one in read(tmp_path / "log")] == [("start", None), ("lost", 4), ("label", None)]
+    assert [(one["event"], one.get("records")) for one in read(tmp_path / "log")] == [
+        ("start", None),
+        ("lost", 4),
+        ("label", None),
+    ]
     assert caplog.text.count("cannot be written") == 1
 
 
 def test_a_log_survives_a_kill(served: Served, tmp_path: Path) -> None:
     served.rule.save(tmp_path / "rule")
     path = tmp_path / "decisions.jsonl"
-    command = [sys.executable, "-c", "from agreestop.cli import main; main()", "serve", str(tmp_path / "rule"), "--port", "0"]
-    process = subprocess.Popen([*command, "--log", str(path)], stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "500"})
+    command = [
+        sys.executable,
+        "-c",
+        "from agreestop.cli import main; main()",
+        "serve",
+        str(tmp_path / "rule"),
+        "--port",
+        "0",
+    ]
+    process = subprocess.Popen(
+        [*command, "--log", str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "500"},
+    )
     assert process.stdout is not None
     scores = served.ensemble.score(served.inputs[:8]).log_confidence.astype(float)
     try:
-        url = next(line for line in process.stdout if "connect to" in line).split("connect to ")[1].split(". ")[0]
+        url = (
+            next(line for line in process.stdout if "connect to" in line)
+            .split("connect to ")[1]
+            .split(". ")[0]
+        )
         with Client(url) as client:
             for row in scores:
                 assert client.open().push(log_confidence=row) is not None
@@ -119,11 +159,20 @@ def test_a_log_survives_a_kill(served: Served, tmp_path: Path) -> None:
         process.stdout.close()
     with Server(served.rule, port=0, log=path).background() as url, Client(url) as client:
         assert client.open().push(log_confidence=scores[0]) is not None
-    assert [one["event"] for one in read(path)] == ["start", *["decision"] * 8, "start", "decision", "end"]
+    assert [one["event"] for one in read(path)] == [
+        "start",
+        *["decision"] * 8,
+        "start",
+        "decision",
+        "end",
+    ]
 
 
 def test_a_log_that_cannot_be_written_is_refused(served: Served, tmp_path: Path) -> None:
-    for path, sentence in ((tmp_path / "no folder" / "log", "cannot write"), (tmp_path, "cannot write")):
+    for path, sentence in (
+        (tmp_path / "no folder" / "log", "cannot write"),
+        (tmp_path, "cannot write"),
+    ):
         with pytest.raises(ag.InputError, match=sentence):
             Server(served.rule, port=0, log=path)
     with pytest.raises(ag.InputError, match="log_bytes"):

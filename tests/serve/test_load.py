@@ -12,7 +12,14 @@ for _name in ("torch", "numba", "starlette", "uvicorn", "websockets"):
     pytest.importorskip(_name, reason=f"the server needs {_name}: install agreestop[serve]")
 
 from agreestop.serve import Server
-from benchmarks.serve import in_one_process, load, load_one_by_one, server_process, status, with_live_sessions
+from benchmarks.serve import (
+    in_one_process,
+    load,
+    load_one_by_one,
+    server_process,
+    status,
+    with_live_sessions,
+)
 from benchmarks.soak import soak
 
 from .served import Served, steps_of
@@ -28,13 +35,25 @@ def save(served: Served, folder: Path) -> tuple[Path, Path]:
 
 def run_load(served: Served, url: str, sessions: int) -> None:
     expected = served.ensemble.decide(served.rule, served.inputs).decisions
-    steps, rows = [steps_of(frames) for frames in served.inputs], [row % 20 for row in range(sessions)]
+    steps, rows = (
+        [steps_of(frames) for frames in served.inputs],
+        [row % 20 for row in range(sessions)],
+    )
     for packed in (1, 8):
         found = asyncio.run(load(url, steps, expected, rows, packed))
-        assert (found["open_at_once"], found["decisions"], found["lost"], found["wrong"]) == (sessions, sessions, 0, 0)
+        assert (found["open_at_once"], found["decisions"], found["lost"], found["wrong"]) == (
+            sessions,
+            sessions,
+            0,
+            0,
+        )
     alone = asyncio.run(load_one_by_one(url, steps, expected, rows[:3]))
     assert (alone["lost"], alone["wrong"]) == (0, 0)
-    assert (status(url)["sessions"], status(url)["errors"], status(url)["decisions"]) == (0, 0, 2 * sessions + 3)
+    assert (status(url)["sessions"], status(url)["errors"], status(url)["decisions"]) == (
+        0,
+        0,
+        2 * sessions + 3,
+    )
     for packed in (1, 8):
         assert in_one_process(served.ensemble, served.rule, steps, expected, rows, packed) > 0
     assert with_live_sessions(served.ensemble, served.rule, steps, rows[:3]) > 0
@@ -55,6 +74,12 @@ def test_a_thousand_sessions_at_once(served: Served, tmp_path: Path) -> None:
 def test_memory_stays_flat(served: Served) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("this system does not say how much memory a process holds.")
-    found = soak(served.rule, served.ensemble, [steps_of(frames) for frames in served.inputs], SOAK_SECONDS)
-    assert found["sessions"] == 0 and found["labels"] == found["decisions"] > 0 and found["errors"] > 0
-    assert found["grown"] < 8 << 20, f"{found['grown']:,} bytes more after {found['decisions']:,} decisions"
+    found = soak(
+        served.rule, served.ensemble, [steps_of(frames) for frames in served.inputs], SOAK_SECONDS
+    )
+    assert (
+        found["sessions"] == 0 and found["labels"] == found["decisions"] > 0 and found["errors"] > 0
+    )
+    assert found["grown"] < 8 << 20, (
+        f"{found['grown']:,} bytes more after {found['decisions']:,} decisions"
+    )

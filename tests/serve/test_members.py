@@ -1,4 +1,6 @@
-"""Members of every kind behind the server: those that read numbers, adapted networks, members drawn for every input, failing ones."""
+"""Members of every kind behind the server: those that read numbers, adapted networks, members drawn
+for every input, failing ones.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ EVERY = range(1, STEPS + 1)
 
 def first_decision(session: Any, steps: list[Any], name: str = "frame") -> ag.Decision:
     """Push step after step, of a live session or of a client."""
-    return next(decision for step in steps if (decision := session.push(**{name: step})) is not None)
+    return next(
+        decision for step in steps if (decision := session.push(**{name: step})) is not None
+    )
 
 
 class Summing(torch.nn.Module):
@@ -32,7 +36,9 @@ class Summing(torch.nn.Module):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)))
+        self.weight = torch.nn.Parameter(
+            torch.randn(8, 3, generator=torch.Generator().manual_seed(seed))
+        )
 
     def forward(self, x_t: torch.Tensor, state: Any) -> Any:
         if bool((x_t > 100).any()):
@@ -48,7 +54,9 @@ def numbers() -> tuple[Any, Any]:
     x = rng.standard_normal((90, STEPS, 8)).astype(np.float32)
     engine = ag.adapters.from_module([Summing(0), Summing(1)], input_shape=8)
     truth = engine.score(x).log_confidence[:, -1].mean(axis=1).argmax(axis=1)
-    return engine, ag.AgreeStop(0.8, EVERY, 1, delta=0.2).calibrate(engine.score(x[:60], truth[:60]))
+    return engine, ag.AgreeStop(0.8, EVERY, 1, delta=0.2).calibrate(
+        engine.score(x[:60], truth[:60])
+    )
 
 
 def test_frames_of_numbers_are_decided_as_in_a_live_session(numbers: tuple[Any, Any]) -> None:
@@ -60,8 +68,17 @@ def test_frames_of_numbers_are_decided_as_in_a_live_session(numbers: tuple[Any, 
     async def packed(url: str) -> list[ag.Decision | None]:
         async with AsyncClient(url) as client:
             sessions = [await client.open() for _ in inputs]
-            await asyncio.gather(*(one.push_steps(frames=frames[:2]) for one, frames in zip(sessions, inputs, strict=True)))
-            left = [(one, frames[2:]) for one, frames in zip(sessions, inputs, strict=True) if one.decision is None]
+            await asyncio.gather(
+                *(
+                    one.push_steps(frames=frames[:2])
+                    for one, frames in zip(sessions, inputs, strict=True)
+                )
+            )
+            left = [
+                (one, frames[2:])
+                for one, frames in zip(sessions, inputs, strict=True)
+                if one.decision is None
+            ]
             await asyncio.gather(*(one.push_steps(frames=frames) for one, frames in left))
             return [one.decision for one in sessions]
 
@@ -76,18 +93,29 @@ def test_frames_of_numbers_are_decided_as_in_a_live_session(numbers: tuple[Any, 
         assert short.end() == live.last_decision()
 
 
-def test_a_step_that_the_members_cannot_read_costs_its_session_alone(numbers: tuple[Any, Any]) -> None:
+def test_a_step_that_the_members_cannot_read_costs_its_session_alone(
+    numbers: tuple[Any, Any],
+) -> None:
     engine, rule = numbers
     inputs = np.random.default_rng(1).standard_normal((STEPS, 8)).astype(np.float32)
     with Server(rule, engine, port=0).background() as url, Client(url) as client:
         good = client.open()
-        for frame, sentence in ((np.zeros(7), "shape"), (np.full(8, 1e5), "module 0 failed.*too much")):
+        for frame, sentence in (
+            (np.zeros(7), "shape"),
+            (np.full(8, 1e5), "module 0 failed.*too much"),
+        ):
             with pytest.raises(ag.InputError, match=sentence):
                 client.open().push(frame=frame)
-        here: list[tuple[Any, str]] = [(np.full(8, np.nan), "not finite"), (np.full(8, 1e300), "not finite"), (["a"] * 8, "no lists of")]
+        here: list[tuple[Any, str]] = [
+            (np.full(8, np.nan), "not finite"),
+            (np.full(8, 1e300), "not finite"),
+            (["a"] * 8, "no lists of"),
+        ]
         for frame, sentence in here:
             session = client.open()
-            with pytest.raises(ag.InputError, match=sentence):  # the client says so before it sends anything
+            with pytest.raises(
+                ag.InputError, match=sentence
+            ):  # the client says so before it sends anything
                 session.push(frame=frame)
             assert session.push(frame=np.zeros(8)) is None or session.decision is not None
         with pytest.raises(ag.InputError, match=r"push\(frame=array\)"):
@@ -101,7 +129,9 @@ def test_a_step_that_the_members_cannot_read_costs_its_session_alone(numbers: tu
                 client.open().push(**given)  # type: ignore[arg-type]
         with pytest.raises(ag.InputError, match="one of steps and frames"):
             client.open().push_steps()
-        assert first_decision(good, list(inputs)) == first_decision(engine.live(rule, number=0), list(inputs))
+        assert first_decision(good, list(inputs)) == first_decision(
+            engine.live(rule, number=0), list(inputs)
+        )
 
 
 def test_graphs_of_nir_read_events_and_counts(served: Served) -> None:
@@ -112,25 +142,34 @@ def test_graphs_of_nir_read_events_and_counts(served: Served) -> None:
     rng = np.random.default_rng(0)
     layers = [(linear(rng, 32, 4), graphs.neurons("LIF", (4,), rng)) for _ in range(2)]
     engine = ag.adapters.from_nir([graphs.chain(*one) for one in layers], dt=1e-3)
-    x = some_inputs(60, 3)[0].reshape(60, STEPS, 32) * rng.integers(1, 4, (60, STEPS, 32))  # counts of events
+    # counts of events
+    x = some_inputs(60, 3)[0].reshape(60, STEPS, 32) * rng.integers(1, 4, (60, STEPS, 32))
     rule = ag.AgreeStop(0.8, EVERY, 1, delta=0.2).calibrate(engine.score(x[:50]), labels="final")
     with Server(rule, engine, port=0).background() as url, Client(url) as client:
         for frames in x[50:53]:
-            assert first_decision(client.open(), list(frames)) == first_decision(engine.live(rule, number=0), list(frames))
+            assert first_decision(client.open(), list(frames)) == first_decision(
+                engine.live(rule, number=0), list(frames)
+            )
             events = steps_of(frames)
-            assert client.open().push_steps(events) == first_decision(engine.live(rule, number=0), events, "events")
+            assert client.open().push_steps(events) == first_decision(
+                engine.live(rule, number=0), events, "events"
+            )
 
 
 def test_members_that_are_drawn_for_every_input(served: Served) -> None:
     x, y = some_inputs(60)
     network = ag.networks.FullyConnected(SHAPE, 4, hidden=(8,))
-    ensemble = ag.ensembles.VariationalEnsemble(network, members=2, fresh=True, seed=1).fit(~x, y, epochs=1, progress=False)
+    ensemble = ag.ensembles.VariationalEnsemble(network, members=2, fresh=True, seed=1).fit(
+        ~x, y, epochs=1, progress=False
+    )
     rule = ag.AgreeStop(0.8, EVERY, 1, delta=0.2).calibrate(ensemble.score(x, y))
     with Server(rule, ensemble, port=0).background() as url, Client(url) as client:
         for number, frames in enumerate(served.inputs[:3]):
             session = client.open()
             assert session.number == number
-            assert session.push_steps(steps_of(frames)) == first_decision(ensemble.live(rule, number=number), steps_of(frames), "events")
+            assert session.push_steps(steps_of(frames)) == first_decision(
+                ensemble.live(rule, number=number), steps_of(frames), "events"
+            )
     assert ensemble.engine.name == "dense-fresh"
 
 

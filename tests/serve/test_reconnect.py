@@ -1,4 +1,6 @@
-"""Clients whose connection ends: they say which sessions are lost, connect again, and nothing counts twice."""
+"""Clients whose connection ends: they say which sessions are lost, connect again, and nothing
+counts twice.
+"""
 
 from __future__ import annotations
 
@@ -59,13 +61,20 @@ def test_open_sessions_are_lost_and_the_next_one_connects_again(served: Served) 
         monitor = server.hub.watch.monitor
         until(lambda: monitor.observed == 5)  # each session once: three decisions, two without
         found = status(url)
-        assert (found["opened"], found["decisions"], found["labels"], found["sessions"]) == (5, 3, 1, 0)
+        assert (found["opened"], found["decisions"], found["labels"], found["sessions"]) == (
+            5,
+            3,
+            1,
+            0,
+        )
     with pytest.raises(ag.InputError, match="this client is closed"):
         here.open()
 
 
 def test_a_decision_on_its_way_is_given_once_or_not_at_all(served: Served) -> None:
-    """The connection breaks while a push is answered: client and monitor agree on the number of inputs."""
+    """The connection breaks while a push is answered: client and monitor agree on the number of
+    inputs.
+    """
     server = Server(served.rule, served.ensemble, port=0)
     steps = steps_of(served.inputs[0])
     with server.background() as url, Client(url) as here:
@@ -87,7 +96,9 @@ def test_a_decision_on_its_way_is_given_once_or_not_at_all(served: Served) -> No
         assert got + lost == 12 and metrics.opened >= 12 and metrics.decisions >= got
 
 
-def test_a_label_that_is_sent_again_counts_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_label_that_is_sent_again_counts_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = Server(served.rule, served.ensemble, port=0)
     with server.background() as url, Client(url) as here:
         session = here.open()
@@ -103,14 +114,17 @@ def test_a_label_that_is_sent_again_counts_once(served: Served, monkeypatch: pyt
 
         monkeypatch.setattr(here, "_receive", lose_the_answer)
         answer = here._socket.recv
-        monkeypatch.setattr(here._socket, "recv", lambda: (answer(), answer())[1])  # the first answer is lost
+        # the first answer is lost
+        monkeypatch.setattr(here._socket, "recv", lambda: (answer(), answer())[1])
         assert session.label(int(served.labels[0])) == ()
         assert times[0] > 1 and (status(url)["labels"], status(url)["processed"]) == (1, 1)
         with pytest.raises(ag.InputError, match="waits for a label"):
             session.label(int(served.labels[0]))  # by the user, who must not give it twice
 
 
-def test_a_client_waits_for_a_server_that_starts_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_waits_for_a_server_that_starts_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limits = Limits(drain_seconds=0.1)
     server = Server(served.rule, served.ensemble, port=0, limits=limits)
     with server.background() as url:
@@ -187,7 +201,9 @@ def test_tasks_of_an_async_client_share_the_new_connection(served: Served) -> No
 
 def test_a_stream_without_an_end_is_lost_too() -> None:
     rng = np.random.default_rng(0)
-    server = Server(spotter=ag.Spotter(0.2, rest=5).calibrate([rng.normal(size=200) for _ in range(30)]), port=0)
+    server = Server(
+        spotter=ag.Spotter(0.2, rest=5).calibrate([rng.normal(size=200) for _ in range(30)]), port=0
+    )
     with server.background() as url, Client(url) as here:
         session = here.watch()
         session.push(0.0)
@@ -202,5 +218,8 @@ def test_pauses_grow_and_end() -> None:
         with pytest.raises(ag.InputError, match="reconnect is"):
             Client("ws://127.0.0.1:1", reconnect=given)  # type: ignore[arg-type]
     assert list(client.pauses(0)) == []
-    first, second = next(client.pauses(60.0)), list(zip(range(8), client.pauses(60.0), strict=False))
+    first, second = (
+        next(client.pauses(60.0)),
+        list(zip(range(8), client.pauses(60.0), strict=False)),
+    )
     assert 0.04 < first <= 0.1 and second[-1][1] > 2 and all(pause <= 5 for _, pause in second)

@@ -1,4 +1,6 @@
-"""The server decides as a live session does, keeps to its limits, and answers what is wrong with one sentence."""
+"""The server decides as a live session does, keeps to its limits, and answers what is wrong with
+one sentence.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,14 @@ from websockets.sync.client import connect
 
 import agreestop as ag
 from agreestop.serve import AsyncClient, Client, Limits, Server
-from agreestop.serve.protocol import SUBPROTOCOL, read_decision, write, write_decision, write_frames, write_push
+from agreestop.serve.protocol import (
+    SUBPROTOCOL,
+    read_decision,
+    write,
+    write_decision,
+    write_frames,
+    write_push,
+)
 from agreestop.serve.watch import Watch
 from tests.cli.test_cli import call
 
@@ -47,7 +56,9 @@ def url(served: Served) -> Iterator[str]:
 
 
 def get(url: str, path: str, **headers: str) -> str:
-    with urllib.request.urlopen(urllib.request.Request(url.replace("ws:", "http:") + path, headers=headers)) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url.replace("ws:", "http:") + path, headers=headers)
+    ) as answer:
         return str(answer.read().decode())
 
 
@@ -57,7 +68,9 @@ def status(url: str) -> dict[str, Any]:
 
 @contextmanager
 def serving(served: Served, ensemble: bool = True, **options: Any) -> Iterator[str]:
-    with Server(served.rule, served.ensemble if ensemble else None, port=0, **options).background() as url:
+    with Server(
+        served.rule, served.ensemble if ensemble else None, port=0, **options
+    ).background() as url:
         yield url
 
 
@@ -71,24 +84,39 @@ def raw(url: str, **options: Any) -> Iterator[Any]:
 
 def test_a_client_needs_neither_torch_nor_the_server() -> None:
     heavy = "torch", "numba", "starlette", "uvicorn"
-    code = f"import sys, agreestop as ag; ag.serve.Client; sys.exit(sum(name in sys.modules for name in {heavy}))"
+    code = (
+        "import sys, agreestop as ag; ag.serve.Client; sys.exit(sum(name in sys.modules for "
+        f"name in {heavy}))"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_client_gets_the_decisions_of_a_live_session(served: Served, url: str) -> None:
     with Client(url) as client:
-        assert (client.about["inputs"], client.about["classes"], client.about["protocol"]) == (INPUTS, 4, 1)
+        assert (client.about["inputs"], client.about["classes"], client.about["protocol"]) == (
+            INPUTS,
+            4,
+            1,
+        )
         for frames, expected in zip(served.inputs[:8], served.expected[:8], strict=True):
             session = client.open()
             found = [session.push(step) for step in steps_of(frames)[: int(expected.time)]]
             assert found[-1] == expected == session.decision and not any(found[:-1])
-            assert found[-1] is not None and found[-1].first_risk == expected.first_risk and found[-1].members == 3
+            assert (
+                found[-1] is not None
+                and found[-1].first_risk == expected.first_risk
+                and found[-1].members == 3
+            )
             assert session.promise == served.rule.guarantee
             with pytest.raises(ag.InputError, match="open a new session"):
                 session.push([])
         for frames, expected in zip(served.inputs, served.expected, strict=True):
             session = client.open()
-            for steps in ([], [[3], [-1]], [[2**32]]):  # refused before anything is sent, so the session goes on
+            for steps in (
+                [],
+                [[3], [-1]],
+                [[2**32]],
+            ):  # refused before anything is sent, so the session goes on
                 with pytest.raises(ag.InputError, match="no step, or an index that is no input"):
                     session.push_steps(steps)
             assert session.push_steps(steps_of(frames)) == expected
@@ -106,14 +134,20 @@ def test_json_pushes_are_decided_as_binary_ones(served: Served, url: str) -> Non
             assert json.loads(talk.recv()) == {"type": "next", "session": 7, "step": step + 2}
         talk.send(write(type="push", session=7, step=stop - 1, steps=steps[stop - 2 :]))
         answer = json.loads(talk.recv())
-        assert (answer["type"], answer["time"], tuple(answer["classes"])) == ("decision", stop, served.expected[0].classes)
+        assert (answer["type"], answer["time"], tuple(answer["classes"])) == (
+            "decision",
+            stop,
+            served.expected[0].classes,
+        )
         talk.send(write(type="push", session=7, step=STEPS + 1, events=[]))
         assert "session 7 is not open" in json.loads(talk.recv())["error"]
         talk.send(write(type="open", session=7))  # the number is free again
         assert json.loads(talk.recv())["number"] == 1
 
 
-def test_messages_behind_a_decision_are_answered_that_the_session_is_over(served: Served, url: str) -> None:
+def test_messages_behind_a_decision_are_answered_that_the_session_is_over(
+    served: Served, url: str
+) -> None:
     with raw(url) as talk:
         for session in range(20):  # sent at once, so that some of them are computed together
             talk.send(write(type="open", session=session))
@@ -122,7 +156,11 @@ def test_messages_behind_a_decision_are_answered_that_the_session_is_over(served
         answers = [json.loads(talk.recv()) for _ in range(60)]
     for session in range(20):
         opened, decision, late = (answer for answer in answers if answer["session"] == session)
-        assert (opened["type"], decision["type"], late["type"]) == ("opened", "decision", "error") and "is not open" in late["error"]
+        assert (opened["type"], decision["type"], late["type"]) == (
+            "opened",
+            "decision",
+            "error",
+        ) and "is not open" in late["error"]
 
 
 def test_log_confidences_are_judged_as_in_a_stream(served: Served) -> None:
@@ -131,21 +169,31 @@ def test_log_confidences_are_judged_as_in_a_stream(served: Served) -> None:
         assert client.about["inputs"] is None
         for row in values:
             stream, session, packed = served.rule.stream(0), client.open(), client.open()
-            expected = next(decision for value in row if (decision := stream.push(value)) is not None)
-            found = next(decision for value in row if (decision := session.push(log_confidence=value)) is not None)
+            expected = next(
+                decision for value in row if (decision := stream.push(value)) is not None
+            )
+            found = next(
+                decision
+                for value in row
+                if (decision := session.push(log_confidence=value)) is not None
+            )
             assert found == expected
             assert packed.push(log_confidence=row) == expected
         for given in ([1], row[0]):
             with pytest.raises(ag.InputError, match=r"push\(log_confidence=array\)"):
                 client.open().push(given)
-    few = ag.AgreeStop(0.8, (8, 24), 1, delta=0.2).calibrate(served.ensemble.score(served.inputs, served.labels))
+    few = ag.AgreeStop(0.8, (8, 24), 1, delta=0.2).calibrate(
+        served.ensemble.score(served.inputs, served.labels)
+    )
     with Server(few, port=0).background() as url, Client(url) as client:
         with pytest.raises(ag.InputError, match="3 steps, but the rule decides within 2"):
             client.open().push(log_confidence=values[0, :3])
         assert client.open().push(log_confidence=values[0, [7, 23]]) is not None
 
 
-def test_a_stream_that_is_over_is_answered_and_one_may_be_given_up(served: Served, url: str) -> None:
+def test_a_stream_that_is_over_is_answered_and_one_may_be_given_up(
+    served: Served, url: str
+) -> None:
     live = served.ensemble.live(served.rule)
     steps = steps_of(served.inputs[1])[:3]
     for step in steps:
@@ -174,33 +222,54 @@ def test_many_sessions_of_many_clients_at_once(served: Served, url: str) -> None
 
     async def all_of_them() -> list[ag.Decision | None]:
         async with AsyncClient(url) as first, AsyncClient(url) as second:
-            return await asyncio.gather(*(one((first, second)[row % 2], row % 20) for row in range(60)))
+            return await asyncio.gather(
+                *(one((first, second)[row % 2], row % 20) for row in range(60))
+            )
 
     assert asyncio.run(all_of_them()) == served.expected * 3
     found = status(url)
-    assert (found["decisions"], found["labels"], found["processed"], found["sessions"]) == (60, 60, 60, 0)
+    assert (found["decisions"], found["labels"], found["processed"], found["sessions"]) == (
+        60,
+        60,
+        60,
+        0,
+    )
     assert found["ticks"] < found["messages"], "sessions are computed together"
-    hits = sum(label in decision.classes for label, decision in zip(served.labels, served.expected, strict=True))
+    hits = sum(
+        label in decision.classes
+        for label, decision in zip(served.labels, served.expected, strict=True)
+    )
     assert found["coverage"][0] == pytest.approx(hits / 20)
     text = get(url, "/metrics")
-    assert "\nagreestop_decisions_total 60\n" in text and 'agreestop_decision_seconds_bucket{le="+Inf"} 60\n' in text
+    assert (
+        "\nagreestop_decisions_total 60\n" in text
+        and 'agreestop_decision_seconds_bucket{le="+Inf"} 60\n' in text
+    )
     check_prometheus_text(text)
 
 
 def check_prometheus_text(text: str) -> None:
-    """The grammar of the text format: every metric has its help and type, then its samples; buckets of a histogram add up."""
+    """The grammar of the text format: every metric has its help and type, then its samples; buckets
+    of a histogram add up.
+    """
     assert text.endswith("\n")
     kinds: dict[str, str] = {}
     buckets: list[float] = []
     for line in text.splitlines():
         if found := re.fullmatch(r"# (HELP|TYPE) (\w+) (.+)", line):
             word, name, rest = found.groups()
-            assert (name in kinds) == (word == "TYPE") and (word == "HELP" or rest in ("gauge", "counter", "histogram"))
+            assert (name in kinds) == (word == "TYPE") and (
+                word == "HELP" or rest in ("gauge", "counter", "histogram")
+            )
             kinds[name] = rest
             continue
-        sample = re.fullmatch(r'(agreestop_[a-z0-9_]+?)(_bucket|_sum|_count)?(\{(\w+)="([^"\\]*)"\})? (\S+)', line)
+        sample = re.fullmatch(
+            r'(agreestop_[a-z0-9_]+?)(_bucket|_sum|_count)?(\{(\w+)="([^"\\]*)"\})? (\S+)', line
+        )
         assert sample is not None and sample[1] in kinds and math.isfinite(float(sample[6])), line
-        assert sample[1] == list(kinds)[-1] and (sample[2] is not None) == (kinds[sample[1]] == "histogram"), line
+        assert sample[1] == list(kinds)[-1] and (sample[2] is not None) == (
+            kinds[sample[1]] == "histogram"
+        ), line
         if sample[2] == "_bucket":
             buckets.append(float(sample[6]))
         elif sample[2] == "_count":
@@ -233,38 +302,94 @@ BAD = {
     "events that are no list": ('{"type":"push","session":1,"step":1,"events":{}}', "as a list"),
     "no steps": ('{"type":"push","session":1,"step":1,"steps":[]}', "steps is empty"),
     "no events": ('{"type":"push","session":1,"step":1}', "one of events, steps, frame, frames"),
-    "an event out of range": ('{"type":"push","session":1,"step":1,"events":[32]}', "numbered 0 to 31"),
-    "an event that is a huge number": ('{"type":"push","session":1,"step":1,"events":[1' + "0" * 30 + "]}", "events"),
+    "an event out of range": (
+        '{"type":"push","session":1,"step":1,"events":[32]}',
+        "numbered 0 to 31",
+    ),
+    "an event that is a huge number": (
+        '{"type":"push","session":1,"step":1,"events":[1' + "0" * 30 + "]}",
+        "events",
+    ),
     "an event below 0": ('{"type":"push","session":1,"step":1,"events":[-1]}', "numbered 0 to 31"),
     "words": ('{"type":"push","session":1,"step":1,"events":["a"]}', "flat indices"),
-    "a ragged list": ('{"type":"push","session":1,"step":1,"steps":[[1],[[2,3],4]]}', "no regular list"),
+    "a ragged list": (
+        '{"type":"push","session":1,"step":1,"steps":[[1],[[2,3],4]]}',
+        "no regular list",
+    ),
     "no list of lists": ('{"type":"push","session":1,"step":1,"steps":[1,2]}', "list of lists"),
     "too many steps": (write_push(1, 1, [[]] * (STEPS + 1)), "decides within 24"),
     "counts that do not fit": (write_push(1, 1, [[1, 2]])[:-4], "1 events, but its steps have 2"),
-    "more steps than bytes": (np.array([1, 1, 2**30, 5], "<u4").tobytes(), "do not fit its 1073741824 steps"),
+    "more steps than bytes": (
+        np.array([1, 1, 2**30, 5], "<u4").tobytes(),
+        "do not fit its 1073741824 steps",
+    ),
     "a binary push of no step": (np.array([1, 1, 0], "<u4").tobytes(), "do not fit its 0 steps"),
     "a binary push of step 0": (np.array([1, 0, 1, 0], "<u4").tobytes(), "from step 0"),
     "half a number": (write_push(1, 1, [[1, 2]])[:-1], "do not fit"),
-    "log-confidences of other members": ('{"type":"push","session":1,"step":1,"log_confidence":[[-1,-1,-1,-1]]}', "members"),
-    "log-confidences above 0": ('{"type":"push","session":1,"step":1,"log_confidence":[[2,1,1,1],[1,1,1,1],[1,1,1,1]]}', "at most 0"),
-    "a frame of another size": ('{"type":"push","session":1,"step":1,"frame":[1,0]}', "of shape (2, 4, 4) are needed"),
-    "a frame of words": ('{"type":"push","session":1,"step":1,"frame":["a"]}', "frames are no lists of numbers"),
-    "a frame of numbers, where members read events": (write(type="push", session=1, step=1, frame=[0.5] * 32), "values other than 0 and 1"),
-    "a ragged frame": ('{"type":"push","session":1,"step":1,"frames":[[1],[1,2]]}', "no regular list"),
-    "no frame": ('{"type":"push","session":1,"step":1,"frames":[]}', "frames are no lists of numbers"),
-    "frames that are no lists": ('{"type":"push","session":1,"step":1,"frames":[1,2]}', "frames are no lists of numbers"),
-    "frames and events": ('{"type":"push","session":1,"step":1,"frame":[1],"events":[1]}', "a push needs one of"),
+    "log-confidences of other members": (
+        '{"type":"push","session":1,"step":1,"log_confidence":[[-1,-1,-1,-1]]}',
+        "members",
+    ),
+    "log-confidences above 0": (
+        '{"type":"push","session":1,"step":1,"log_confidence":[[2,1,1,1],[1,1,1,1],[1,1,1,1]]}',
+        "at most 0",
+    ),
+    "a frame of another size": (
+        '{"type":"push","session":1,"step":1,"frame":[1,0]}',
+        "of shape (2, 4, 4) are needed",
+    ),
+    "a frame of words": (
+        '{"type":"push","session":1,"step":1,"frame":["a"]}',
+        "frames are no lists of numbers",
+    ),
+    "a frame of numbers, where members read events": (
+        write(type="push", session=1, step=1, frame=[0.5] * 32),
+        "values other than 0 and 1",
+    ),
+    "a ragged frame": (
+        '{"type":"push","session":1,"step":1,"frames":[[1],[1,2]]}',
+        "no regular list",
+    ),
+    "no frame": (
+        '{"type":"push","session":1,"step":1,"frames":[]}',
+        "frames are no lists of numbers",
+    ),
+    "frames that are no lists": (
+        '{"type":"push","session":1,"step":1,"frames":[1,2]}',
+        "frames are no lists of numbers",
+    ),
+    "frames and events": (
+        '{"type":"push","session":1,"step":1,"frame":[1],"events":[1]}',
+        "a push needs one of",
+    ),
     "half a frame": (write_frames(1, 1, np.zeros((2, 32)))[:-4], "63 numbers for 2 frames"),
-    "a frame of no inputs": ('{"type":"push","session":1,"step":1,"frame":[]}', "frames are no lists of numbers"),
+    "a frame of no inputs": (
+        '{"type":"push","session":1,"step":1,"frame":[]}',
+        "frames are no lists of numbers",
+    ),
     "frames without numbers": (write_frames(1, 1, np.zeros((1, 1)))[:-4], "0 numbers for 1 frames"),
-    "a frame that is not finite": (write_frames(1, 1, np.zeros((1, 32)))[:-4] + np.float32("nan").tobytes(), "finite"),
-    "log-confidences without members": ('{"type":"push","session":1,"step":1,"log_confidence":[-1,-1]}', "log_confidence is no list"),
-    "empty log-confidences": ('{"type":"push","session":1,"step":1,"log_confidence":[[]]}', "log_confidence is no list"),
-    "log-confidences of words": ('{"type":"push","session":1,"step":1,"log_confidence":[["a"]]}', "log_confidence is no list"),
+    "a frame that is not finite": (
+        write_frames(1, 1, np.zeros((1, 32)))[:-4] + np.float32("nan").tobytes(),
+        "finite",
+    ),
+    "log-confidences without members": (
+        '{"type":"push","session":1,"step":1,"log_confidence":[-1,-1]}',
+        "log_confidence is no list",
+    ),
+    "empty log-confidences": (
+        '{"type":"push","session":1,"step":1,"log_confidence":[[]]}',
+        "log_confidence is no list",
+    ),
+    "log-confidences of words": (
+        '{"type":"push","session":1,"step":1,"log_confidence":[["a"]]}',
+        "log_confidence is no list",
+    ),
 }
 
 
-def test_a_bad_message_gets_a_sentence_and_costs_its_session_alone(served: Served, url: str) -> None:
+def test_a_bad_message_gets_a_sentence_and_costs_its_session_alone(
+    served: Served, url: str
+) -> None:
     with Client(url) as other:
         good = other.open()
         for name, (message, sentence) in BAD.items():
@@ -290,11 +415,21 @@ def test_a_bad_message_gets_a_sentence_and_costs_its_session_alone(served: Serve
 
 
 def test_a_decision_survives_its_message() -> None:
-    for risk, found in ((-0.5, -0.5), (None, None), (-np.inf, None), (np.nan, None)):  # JSON has no infinite numbers
+    for risk, found in (
+        (-0.5, -0.5),
+        (None, None),
+        (-np.inf, None),
+        (np.nan, None),
+    ):  # JSON has no infinite numbers
         for names in (None, ("one", 'two, "2"\ud800')):
             decision = ag.Decision(3, 2, (0, 1), names, risk, 2, 1)
             read = read_decision(json.loads(write_decision(7, "key", decision, "promise")))
-            assert read == decision and (read.names, read.first_risk, read.members, read.block) == (names, found, 2, 1)
+            assert read == decision and (read.names, read.first_risk, read.members, read.block) == (
+                names,
+                found,
+                2,
+                1,
+            )
 
 
 def fuzzed(rng: np.random.Generator) -> str | bytes:
@@ -303,17 +438,58 @@ def fuzzed(rng: np.random.Generator) -> str | bytes:
     if pick == 0:
         return rng.bytes(int(rng.integers(80)))
     if pick == 1:
-        return write_push(int(rng.integers(3)), int(rng.integers(1, 4)), [rng.integers(0, 40, size=int(rng.integers(6)))])
+        return write_push(
+            int(rng.integers(3)),
+            int(rng.integers(1, 4)),
+            [rng.integers(0, 40, size=int(rng.integers(6)))],
+        )
     if pick == 6:
         frames = write_frames(
-            int(rng.integers(3)), int(rng.integers(1, 3)), rng.choice([0, 1, 2], size=(int(rng.integers(1, 3)), 32), p=[0.8, 0.19, 0.01])
+            int(rng.integers(3)),
+            int(rng.integers(1, 3)),
+            rng.choice([0, 1, 2], size=(int(rng.integers(1, 3)), 32), p=[0.8, 0.19, 0.01]),
         )
         return frames[: len(frames) - int(rng.choice([0, 0, 1, 4]))]
-    words: list[Any] = [0, 1, 2, 3, -1, 1.5, "push", "open", "end", "close", None, True, "é", "\ud800"]
+    words: list[Any] = [
+        0,
+        1,
+        2,
+        3,
+        -1,
+        1.5,
+        "push",
+        "open",
+        "end",
+        "close",
+        None,
+        True,
+        "é",
+        "\ud800",
+    ]
     words += [[], {}, [1], [[2]], [[[-1.0] * 4] * 3], [0.0] * 32]
-    names = ("session", "step", "events", "steps", "frame", "frames", "log_confidence", "evidence", "cost", "group", "label", "decision")
-    content = {"type": str(rng.choice(["open", "push", "end", "close", "label", "x"])), "session": int(rng.integers(3)), "step": 1}
-    content |= {str(rng.choice(names)): words[int(rng.integers(len(words)))] for _ in range(int(rng.integers(4)))}
+    names = (
+        "session",
+        "step",
+        "events",
+        "steps",
+        "frame",
+        "frames",
+        "log_confidence",
+        "evidence",
+        "cost",
+        "group",
+        "label",
+        "decision",
+    )
+    content = {
+        "type": str(rng.choice(["open", "push", "end", "close", "label", "x"])),
+        "session": int(rng.integers(3)),
+        "step": 1,
+    }
+    content |= {
+        str(rng.choice(names)): words[int(rng.integers(len(words)))]
+        for _ in range(int(rng.integers(4)))
+    }
     text = json.dumps(content)
     if pick == 2:
         cut = int(rng.integers(len(text)))
@@ -331,7 +507,14 @@ def fuzz(served: Served, url: str, count: int) -> None:
                     while sent < count:
                         sent += 1
                         talk.send(fuzzed(rng))
-                        assert json.loads(talk.recv(timeout=60))["type"] in ("opened", "next", "decision", "closed", "error", "labelled")
+                        assert json.loads(talk.recv(timeout=60))["type"] in (
+                            "opened",
+                            "next",
+                            "decision",
+                            "closed",
+                            "error",
+                            "labelled",
+                        )
                 except ConnectionClosed:
                     pass
             if sent % 1000 < 5:
@@ -367,7 +550,12 @@ def test_limits_of_sessions_clients_and_messages(served: Served) -> None:
             second.open().push([0] * 1000)
         until(lambda: status(url)["clients"] == 1)
         assert kept[1].push_steps(steps_of(served.inputs[1])) == served.expected[1]
-    for wrong in ({"sessions": 0}, {"sessions": 1.5}, {"idle_seconds": float("inf")}, {"idle_seconds": "a"}):
+    for wrong in (
+        {"sessions": 0},
+        {"sessions": 1.5},
+        {"idle_seconds": float("inf")},
+        {"idle_seconds": "a"},
+    ):
         with pytest.raises(ag.InputError, match="above 0"):
             Limits(**wrong)
 
@@ -376,7 +564,11 @@ def test_idle_sessions_and_connections_are_closed(served: Served) -> None:
     with serving(served, limits=Limits(idle_seconds=0.2)) as url, raw(url) as talk:
         talk.send(write(type="open", session=1))
         talk.recv()
-        assert json.loads(talk.recv(timeout=30)) == {"type": "closed", "session": 1, "reason": "it had no push for 0.2 seconds."}
+        assert json.loads(talk.recv(timeout=30)) == {
+            "type": "closed",
+            "session": 1,
+            "reason": "it had no push for 0.2 seconds.",
+        }
         with pytest.raises(ConnectionClosed, match="idle"):
             talk.recv(timeout=30)
         assert status(url)["dropped_idle"] == 1 and status(url)["sessions"] == 0
@@ -389,7 +581,10 @@ def handshake(url: str, name: str = "127.0.0.1") -> socket.socket:
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     plain.connect((host, int(port)))
     key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg=="
-    plain.sendall(f"GET /live HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n\r\n".encode())
+    plain.sendall(
+        f"GET /live HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: "
+        f"websocket\r\n{key}\r\n\r\n".encode()
+    )
     return plain
 
 
@@ -458,18 +653,26 @@ def test_a_token_is_needed_where_there_is_one(served: Served) -> None:
                 get(url, path)
             refused.value.close()
         assert get(url, "/healthz") == "ok\n"
-        assert "agreestop" in get(url, "/?token=s3cret") and "agreestop_sessions 0" in get(url, "/metrics?token=s3cret")
+        assert "agreestop" in get(url, "/?token=s3cret") and "agreestop_sessions 0" in get(
+            url, "/metrics?token=s3cret"
+        )
         with Client(url, token="s3cret") as client:
             assert client.open().push_steps(steps_of(served.inputs[0])) == served.expected[0]
-        basic = get(url, "/status?token=s3cret", Authorization="Basic bmFtZTpwYXNz")  # that of a proxy
-        assert "sessions" in basic and "sessions" in get(url, "/status", Authorization="bearer s3cret")
+        # that of a proxy
+        basic = get(url, "/status?token=s3cret", Authorization="Basic bmFtZTpwYXNz")
+        assert "sessions" in basic and "sessions" in get(
+            url, "/status", Authorization="bearer s3cret"
+        )
     for unusable in ("", "two words", "pässe", "a\n"):
         with pytest.raises(ag.InputError, match="token is empty, or has a space"):
             Server(served.rule, port=0, token=unusable)
 
 
 def test_other_sites_and_other_versions_may_not_connect(served: Served, url: str) -> None:
-    for options, code in (({"origin": "http://evil.example"}, 403), ({"subprotocols": ["agreestop.v9"]}, 400)):
+    for options, code in (
+        ({"origin": "http://evil.example"}, 403),
+        ({"subprotocols": ["agreestop.v9"]}, 400),
+    ):
         with pytest.raises(Exception, match=str(code)), raw(url, **options):
             pass
     with raw(url, origin=url.replace("ws:", "http:")):
@@ -489,7 +692,8 @@ def test_labels_feed_the_monitor_once(served: Served, url: str) -> None:
         with pytest.raises(ag.InputError, match="from 0 to 3"):
             session.label(4)
         with raw(url) as talk:
-            talk.send('{"type":"label","decision":"\\ud800","label":0}')  # half a character, which no answer may repeat as it is
+            # half a character, which no answer may repeat as it is
+            talk.send('{"type":"label","decision":"\\ud800","label":0}')
             assert "waits for a label" in json.loads(talk.recv())["error"]
         assert session.label(int(served.labels[0])) == ()
         with pytest.raises(ag.InputError, match="waits"):
@@ -507,11 +711,16 @@ def test_labels_feed_the_monitor_once(served: Served, url: str) -> None:
             if alarms := session.label((decision.classes[0] + 1) % 4):
                 break
         assert any("miss more often than promised" in alarm for alarm in alarms)
-        assert status(url)["alarms"] == list(alarms) and 'agreestop_alarm{kind="misses"} 1' in get(url, "/metrics")
+        assert status(url)["alarms"] == list(alarms) and 'agreestop_alarm{kind="misses"} 1' in get(
+            url, "/metrics"
+        )
 
 
 def test_late_labels_are_given_up_so_that_others_count(served: Served) -> None:
-    with serving(served, limits=Limits(label_seconds=0.1, save_seconds=0.05)) as url, Client(url) as client:
+    with (
+        serving(served, limits=Limits(label_seconds=0.1, save_seconds=0.05)) as url,
+        Client(url) as client,
+    ):
         silent, other = client.open(), client.open()
         for session in (silent, other):
             session.push_steps(steps_of(served.inputs[0]))
@@ -523,7 +732,9 @@ def test_late_labels_are_given_up_so_that_others_count(served: Served) -> None:
 
 def test_labels_of_a_rule_without_an_alarm_count_for_coverage(served: Served) -> None:
     scores = served.ensemble.score(*[part[:60] for part in (served.inputs, served.labels)])
-    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(scores, groups=np.arange(len(scores)) % 2)
+    rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(
+        scores, groups=np.arange(len(scores)) % 2
+    )
     with Server(rule, served.ensemble, port=0).background() as url, Client(url) as client:
         session = client.open(group=0)
         session.push_steps(steps_of(served.inputs[0]))
@@ -535,9 +746,17 @@ def test_labels_of_a_rule_without_an_alarm_count_for_coverage(served: Served) ->
 
 def start(folder: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
     """`agreestop serve` as a process of its own, and its address."""
-    command = [sys.executable, "-c", "from agreestop.cli import main; main()", "serve", str(folder / "rule.agreestop")]
+    command = [
+        sys.executable,
+        "-c",
+        "from agreestop.cli import main; main()",
+        "serve",
+        str(folder / "rule.agreestop"),
+    ]
     command += ["--members", str(folder / "members.safetensors"), "--port", "0", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "500"})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "500"}
+    )
     assert process.stdout is not None
     line = next(line for line in process.stdout if "Serving on" in line)
     return process, line.split("connect to ")[1].split(". ")[0]
@@ -551,11 +770,18 @@ def test_the_monitor_survives_a_kill_and_sigterm_drains(served: Served, tmp_path
         with Client(url) as client:
             sessions = [client.open() for _ in range(6)]
             for number, session in enumerate(sessions):
-                assert session.push_steps(steps_of(served.inputs[number])) == served.expected[number]
+                assert (
+                    session.push_steps(steps_of(served.inputs[number])) == served.expected[number]
+                )
             for session in sessions[:3]:
                 session.label(0)
             monitor = tmp_path / "rule.agreestop.monitor"
-            until(lambda: ag.DriftMonitor.load(monitor).observed == 6 and ag.DriftMonitor.load(monitor).misses.count == 3)
+            until(
+                lambda: (
+                    ag.DriftMonitor.load(monitor).observed == 6
+                    and ag.DriftMonitor.load(monitor).misses.count == 3
+                )
+            )
             process.send_signal(signal.SIGKILL)
             process.wait()
         process.stdout.close()  # type: ignore[union-attr]
@@ -563,7 +789,8 @@ def test_the_monitor_survives_a_kill_and_sigterm_drains(served: Served, tmp_path
         found = status(url)
         assert (found["watched"], found["processed"], found["decisions"]) == (6, 3, 0)
         with Client(url) as client, raw(url) as talk:
-            talk.send(write(type="label", decision=sessions[3]._key, label=0))  # the label of a decision before the kill
+            # the label of a decision before the kill
+            talk.send(write(type="label", decision=sessions[3]._key, label=0))
             assert json.loads(talk.recv())["type"] == "labelled"
             session = client.open()
             session.push(steps_of(served.inputs[0])[0])
@@ -571,7 +798,8 @@ def test_the_monitor_survives_a_kill_and_sigterm_drains(served: Served, tmp_path
             until(lambda: _is_draining(url))
             with pytest.raises(ag.InputError, match="the server stops"):
                 client.open()
-            assert session.push_steps(steps_of(served.inputs[0])[1:]) == served.expected[0]  # it may go on to its decision
+            # it may go on to its decision
+            assert session.push_steps(steps_of(served.inputs[0])[1:]) == served.expected[0]
             assert process.wait(60) == 0
         kept = ag.DriftMonitor.load(monitor)
         assert (kept.observed, kept.misses.count) == (7, 4)
@@ -590,7 +818,9 @@ def _is_draining(url: str) -> bool:
     return False
 
 
-def test_a_port_in_use_and_a_folder_that_is_not_there_are_named(served: Served, tmp_path: Path) -> None:
+def test_a_port_in_use_and_a_folder_that_is_not_there_are_named(
+    served: Served, tmp_path: Path
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -608,7 +838,9 @@ def test_a_monitor_belongs_to_one_server(served: Served, tmp_path: Path) -> None
     with server.background():
         with pytest.raises(ag.InputError, match=r"monitor is in use by process \d+"):
             Server(served.rule, port=0, monitor=monitor)
-        with pytest.raises(ag.InputError, match="choose another host or port") as kept:  # its traceback keeps what was made
+        with pytest.raises(
+            ag.InputError, match="choose another host or port"
+        ) as kept:  # its traceback keeps what was made
             Server(served.rule, port=server.port, monitor=tmp_path / "other")
         with Server(served.rule, port=0, monitor=tmp_path / "other").background():
             assert kept.tb is not None
@@ -664,7 +896,9 @@ def test_a_client_refuses_what_cannot_be_meant(served: Served, url: str) -> None
             Client(address)  # type: ignore[arg-type]
 
 
-def test_text_that_is_no_unicode_ends_the_connection_and_fills_no_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_text_that_is_no_unicode_ends_the_connection_and_fills_no_log(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     logging.getLogger("uvicorn.error").addHandler(caplog.handler)
     try:
         with handshake(url) as talk:
@@ -681,7 +915,10 @@ def test_a_monitor_that_cannot_be_saved_is_said_once_and_stops_nothing(
 ) -> None:
     (tmp_path / "here").mkdir()
     limits = Limits(save_seconds=0.05, drain_seconds=0.1)
-    with serving(served, monitor=tmp_path / "here" / "monitor", limits=limits) as url, Client(url) as client:
+    with (
+        serving(served, monitor=tmp_path / "here" / "monitor", limits=limits) as url,
+        Client(url) as client,
+    ):
         shutil.rmtree(tmp_path / "here")
         for row in (0, 1):
             session = client.open()
@@ -693,16 +930,23 @@ def test_a_monitor_that_cannot_be_saved_is_said_once_and_stops_nothing(
         "the monitor cannot be saved, and a stop would lose what is new",
         "the last decisions and labels are lost",
     ]
-    assert all("cannot write" in word and record.exc_info is None for word, record in zip(words, caplog.records, strict=True))
+    assert all(
+        "cannot write" in word and record.exc_info is None
+        for word, record in zip(words, caplog.records, strict=True)
+    )
 
 
-def test_options_of_the_command_line_are_named(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_options_of_the_command_line_are_named(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     served.rule.save(tmp_path / "a.rule")
     monkeypatch.setenv("AGREESTOP_TOKEN", "")
     refused = call(monkeypatch, capsys, "serve", str(tmp_path / "a.rule"), "--port", "0")
     assert refused.code == 2 and "AGREESTOP_TOKEN is set but empty" in refused.err
     monkeypatch.delenv("AGREESTOP_TOKEN")
-    refused = call(monkeypatch, capsys, "serve", str(tmp_path / "a.rule"), "--port", "0", "--idle-seconds", "0")
+    refused = call(
+        monkeypatch, capsys, "serve", str(tmp_path / "a.rule"), "--port", "0", "--idle-seconds", "0"
+    )
     assert refused.code == 2 and "--idle-seconds is 0.0: give a number above 0" in refused.err
 
 

@@ -1,4 +1,6 @@
-"""Streams without an end behind the server: what their own sessions find, a state that does not grow, and what is refused."""
+"""Streams without an end behind the server: what their own sessions find, a state that does not
+grow, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def spotter() -> Any:
     return ag.Spotter(0.2, rest=5).calibrate([rng.normal(size=200) for _ in range(30)])
 
 
-@pytest.mark.parametrize("wrong", [{"spotter": ag.Spotter(0.2)}, {"rule": ag.AgreeStop(0.9, (1, 2), 1)}, {"rule": "digits.rule"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"spotter": ag.Spotter(0.2)}, {"rule": ag.AgreeStop(0.9, (1, 2), 1)}, {"rule": "digits.rule"}],
+)
 def test_a_server_needs_what_calibrate_returned(wrong: dict[str, Any]) -> None:
     with pytest.raises(ag.InputError, match=r"is not calibrated|path, digits\.rule"):
         Server(**wrong, port=0)
@@ -60,14 +65,22 @@ def test_scores_are_spotted_as_in_a_stream(spotter: Any) -> None:
             return pushed
 
     with Server(spotter=spotter, port=0).background() as url, Client(url) as client:
-        assert (client.about["reads"], client.about["endless"], client.about["label"]) == ("scores", True, None)
+        assert (client.about["reads"], client.about["endless"], client.about["label"]) == (
+            "scores",
+            True,
+            None,
+        )
         session = client.watch()
         assert [session.push(score) for score in scores] == expected
         packed = client.watch()
         assert packed.push_steps(scores) == alarms and packed.push_steps([0.0]) == []
         assert asyncio.run(push_all(url)) == expected[:200]
         found = status(url)
-        assert (found["detections"], found["endless"], found["alarms"]) == (3 * len(alarms) + sum(map(bool, expected[:200])), True, [])
+        assert (found["detections"], found["endless"], found["alarms"]) == (
+            3 * len(alarms) + sum(map(bool, expected[:200])),
+            True,
+            [],
+        )
         assert f"agreestop_detections_total {found['detections']}\n" in get(url, "/metrics")
         with pytest.raises(ag.InputError, match=r"client\.watch"):
             client.open()
@@ -92,14 +105,18 @@ def test_members_watch_and_decide_as_in_their_own_session(parts: Any, served: Se
     expected = [own.push(frame=frame) for frame in x]
     found = [one for one in expected if one is not None]
     assert {type(one) for one in found} == {ag.Detection, ag.Decision}
-    server = Server(rule, ensemble, spotter=watcher, port=0, limits=Limits(session_seconds=0.2), **OPTIONS)
+    server = Server(
+        rule, ensemble, spotter=watcher, port=0, limits=Limits(session_seconds=0.2), **OPTIONS
+    )
     with server.background() as url, Client(url) as client:
         assert client.about["shape"] == [8] and rule.guarantee in client.about["promise"]
         session, frames, packed = client.watch(), client.watch(), client.watch()
         steps = [np.flatnonzero(frame) for frame in x]
         assert [session.push(step) for step in steps] == expected
         assert [frames.push(frame=frame) for frame in x[:60]] == expected[:60]
-        parts_of = [packed.push_steps(steps[first:last]) for first, last in pairwise([0, 30, 200, len(x)])]
+        parts_of = [
+            packed.push_steps(steps[first:last]) for first, last in pairwise([0, 30, 200, len(x)])
+        ]
         assert [one for part in parts_of for one in part] == found
         first = next(step for step, one in enumerate(expected) if one is not None)
         wrong = client.watch()
@@ -120,11 +137,17 @@ def test_members_watch_and_decide_as_in_their_own_session(parts: Any, served: Se
 
 def test_a_rule_that_skips_steps_is_served_with_its_skip(parts: Any) -> None:  # noqa: F811
     ensemble, watcher, rule, _, _ = parts
-    skips, options = replace(rule, heard=rule.heard.replace("skip=0", "skip=5")), {"skip": 5, **OPTIONS}
+    skips, options = (
+        replace(rule, heard=rule.heard.replace("skip=0", "skip=5")),
+        {"skip": 5, **OPTIONS},
+    )
     x = np.concatenate(recordings(np.random.default_rng(5), 3)[0])
     own = ensemble.watch(watcher, skips, **options)
     found = [one for frame in x if (one := own.push(frame=frame)) is not None]
-    with Server(skips, ensemble, spotter=watcher, port=0, **options).background() as url, Client(url) as client:
+    with (
+        Server(skips, ensemble, spotter=watcher, port=0, **options).background() as url,
+        Client(url) as client,
+    ):
         assert client.watch().push_steps(list(map(np.flatnonzero, x))) == found
     assert any(isinstance(one, ag.Decision) for one in found)
 
@@ -136,7 +159,9 @@ def test_the_state_of_a_stream_does_not_grow(spotter: Any, parts: Any) -> None: 
     ensemble, watcher, rule, _, _ = parts
     streams = Streams(spotter), Streams(watcher, ensemble.watch(watcher, rule, **OPTIONS))
     steps = np.zeros((200, 8), dtype=bool)
-    for one, content in zip(streams, ({"evidence": [Reading(0.5)] * 1000}, {"frames": steps}), strict=True):
+    for one, content in zip(
+        streams, ({"evidence": [Reading(0.5)] * 1000}, {"frames": steps}), strict=True
+    ):
         row = one.open(0)
         one.push([Push(row, **content)])  # type: ignore[arg-type]
         tracemalloc.start()
@@ -156,7 +181,10 @@ BAD: dict[str, tuple[str, str]] = {
     "a word": ('{"type":"push","session":1,"step":1,"evidence":["a"]}', "push one number"),
     "a list": ('{"type":"push","session":1,"step":1,"evidence":[[1.0]]}', "push one number"),
     "no score": ('{"type":"push","session":1,"step":1,"evidence":[NaN]}', "no JSON"),
-    "log-confidences": ('{"type":"push","session":1,"step":1,"log_confidence":[[-1.0,-1.0]]}', "push one number"),
+    "log-confidences": (
+        '{"type":"push","session":1,"step":1,"log_confidence":[[-1.0,-1.0]]}',
+        "push one number",
+    ),
     "events": ('{"type":"push","session":1,"step":1,"events":[1]}', "push one number"),
     "a step again": ('{"type":"push","session":1,"step":2,"evidence":[1]}', "step 1 is due"),
     "too many": (write(type="push", session=1, step=1, evidence=[0.0] * 1025), "at most 1024"),
@@ -176,22 +204,36 @@ def test_bad_steps_get_a_sentence_and_cost_their_stream_alone(spotter: Any, part
                 talk.recv()
                 talk.send(message)
                 answer = json.loads(talk.recv())
-                assert answer["type"] == "error" and sentence in answer["error"] and len(answer["error"]) < 300, (name, answer)
+                assert (
+                    answer["type"] == "error"
+                    and sentence in answer["error"]
+                    and len(answer["error"]) < 300
+                ), (name, answer)
         for score in (float("nan"), "a", [1.0]):
             with pytest.raises(ag.InputError, match="a number is needed"):
                 good.push(score)
         assert isinstance(good.push(1e9), ag.Detection)
     ensemble, watcher, rule, _, _ = parts
-    with Server(rule, ensemble, spotter=watcher, port=0, **OPTIONS).background() as url, Client(url) as other:
+    with (
+        Server(rule, ensemble, spotter=watcher, port=0, **OPTIONS).background() as url,
+        Client(url) as other,
+    ):
         good = other.watch()
-        for given, sentence in (({"step": [99]}, "numbered 0 to 7"), ({"frame": np.zeros(7)}, "shape")):
+        for given, sentence in (
+            ({"step": [99]}, "numbered 0 to 7"),
+            ({"frame": np.zeros(7)}, "shape"),
+        ):
             with pytest.raises(ag.InputError, match=sentence):
                 other.watch().push(**given)
         assert good.push([1]) is None
         until(lambda: status(url)["sessions"] == 1)
 
 
-def test_a_server_of_streams_is_started_with_all_that_it_needs(spotter: Any, parts: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_server_of_streams_is_started_with_all_that_it_needs(
+    spotter: Any,
+    parts: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     ensemble, watcher, rule, _, _ = parts
     with pytest.raises(ag.InputError, match="leave out monitor"):
         Server(spotter=spotter, monitor=tmp_path / "monitor", port=0)
@@ -228,10 +270,29 @@ def test_the_command_line_names_what_is_missing(
 
     monkeypatch.setattr(Server, "run", run)
     assert call(monkeypatch, capsys, "serve", paths["spotter"], "--port", "0").code == 0
-    watching = ["serve", paths["rule"], "--members", paths["members"], "--spotter", paths["spotter"], "--port", "0"]
+    watching = [
+        "serve",
+        paths["rule"],
+        "--members",
+        paths["members"],
+        "--spotter",
+        paths["spotter"],
+        "--port",
+        "0",
+    ]
     assert call(monkeypatch, capsys, *watching, "--window", str(WINDOW), "--event", "0").code == 0
     replace(rule, heard=rule.heard.replace("skip=0", "skip=2")).save(tmp_path / "skips")
-    skips = ["serve", str(tmp_path / "skips"), *watching[2:], "--window", str(WINDOW), "--event", "0", "--skip", "2"]
+    skips = [
+        "serve",
+        str(tmp_path / "skips"),
+        *watching[2:],
+        "--window",
+        str(WINDOW),
+        "--event",
+        "0",
+        "--skip",
+        "2",
+    ]
     assert call(monkeypatch, capsys, *skips).code == 0
     assert served == ["scores", "events", "events"]
     replace(watcher, heard="").save(tmp_path / "unknown")
@@ -240,7 +301,10 @@ def test_the_command_line_names_what_is_missing(
     assert "not checked" in " ".join(shown.split())
     for command, sentence in (
         (watching, "window and event are needed"),
-        ([*watching, "--window", str(WINDOW), "--event", "1"], f"--window {WINDOW}, --event 1 is given"),
+        (
+            [*watching, "--window", str(WINDOW), "--event", "1"],
+            f"--window {WINDOW}, --event 1 is given",
+        ),
         ([*watching, "--window", str(WINDOW), "--event", "0", "--skip", "2"], "--skip 2 is given"),
         (["serve", paths["spotter"], "--members", paths["members"]], "is a spotter"),
         (["serve", paths["spotter"], "--monitor", str(tmp_path / "m"), "--port", "0"], "leave out"),

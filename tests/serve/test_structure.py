@@ -20,7 +20,9 @@ from tests.decide.test_structure import modules_run
 from .served import Served, steps_of
 
 MOST_RUN_BY_DECIDE, MOST_RUN_BY_PUSH = 44, 28
-"""Modules in which a function runs: for `agreestop decide --members`, and for the pushes of one input at both ends."""
+"""Modules in which a function runs: for `agreestop decide --members`, and for the pushes of one
+input at both ends.
+"""
 
 
 def test_a_decision_of_members_runs_through_few_modules(served: Served, tmp_path: Path) -> None:
@@ -47,7 +49,10 @@ def test_a_served_push_runs_through_few_modules(served: Served) -> None:
 
     threading.setprofile(note)  # of the threads of the server
     try:
-        with Server(served.rule, served.ensemble, port=0).background() as url, Client(url) as client:
+        with (
+            Server(served.rule, served.ensemble, port=0).background() as url,
+            Client(url) as client,
+        ):
             session, steps = client.open(), steps_of(served.inputs[0])
 
             def push() -> None:

@@ -1,4 +1,6 @@
-"""The drift monitor of the server: sessions count in the order of opening, and nothing waits for what will not come."""
+"""The drift monitor of the server: sessions count in the order of opening, and nothing waits for
+what will not come.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_sessions_count_in_the_order_of_opening(served: Served) -> None:
 
 
 def test_sessions_without_a_decision_are_inputs_without_a_miss(served: Served) -> None:
-    """Closed before and after the first checkpoint, refused, idle, over the deadline, and lost with the connection."""
+    """Closed before and after the first checkpoint, refused, idle, over the deadline, and lost with
+    the connection.
+    """
     server = Server(served.rule, served.ensemble, port=0, limits=SHORT)
     steps = steps_of(served.inputs[0])
     silence: list[Any] = [[]]
@@ -80,7 +84,12 @@ def test_sessions_without_a_decision_are_inputs_without_a_miss(served: Served) -
         with Client(url) as client:
             client.open().push_steps(silence)
         until(lambda: monitor.observed == 7)
-    assert (monitor.inputs.count, monitor.misses.count, monitor.labels, monitor.waiting) == (5, 7, 0, "")
+    assert (monitor.inputs.count, monitor.misses.count, monitor.labels, monitor.waiting) == (
+        5,
+        7,
+        0,
+        "",
+    )
 
 
 def test_a_slot_that_is_used_again_does_not_keep_a_first_risk(served: Served) -> None:
@@ -95,18 +104,25 @@ def test_a_slot_that_is_used_again_does_not_keep_a_first_risk(served: Served) ->
 
 
 def test_a_label_that_was_lost_in_a_kill_is_given_up(served: Served, tmp_path: Path) -> None:
-    """The file was written with a decision and without its label, and with a session that was open."""
+    """The file was written with a decision and without its label, and with a session that
+    was open.
+    """
     path = tmp_path / "monitor"
     limits = Limits(restart_seconds=0.05)
     watch = Watch(served.rule, path, limits)
-    decisions = [replace(decision, number=number) for number, decision in enumerate(served.expected)]
-    watch.observe([(f"key {number}", decisions[number]) for number in (0, 1, 3)])  # session 2 is open
+    decisions = [
+        replace(decision, number=number) for number, decision in enumerate(served.expected)
+    ]
+    # session 2 is open
+    watch.observe([(f"key {number}", decisions[number]) for number in (0, 1, 3)])
     watch.label("key 1", 0)
     watch.close()
     assert "held back for number 2" in watch.monitor.waiting
     again = Watch(served.rule, path, limits)
     assert (again.next_number, again.monitor.observed, again.monitor.processed) == (4, 4, 0)
-    assert again.monitor.waiting == "1 label waits for that of decision 0 ('key 0'): give it, or None"
+    assert (
+        again.monitor.waiting == "1 label waits for that of decision 0 ('key 0'): give it, or None"
+    )
     again.observe([("key 4", decisions[4])])
     again.label("key 4", 0)
     until(lambda: (again.keep(), again.monitor.processed)[1] == 5)  # type: ignore[func-returns-value]
@@ -116,7 +132,9 @@ def test_a_label_that_was_lost_in_a_kill_is_given_up(served: Served, tmp_path: P
     again.close()
 
 
-def test_labels_of_decisions_before_a_restart_still_count_for_a_while(served: Served, tmp_path: Path) -> None:
+def test_labels_of_decisions_before_a_restart_still_count_for_a_while(
+    served: Served, tmp_path: Path
+) -> None:
     path = tmp_path / "monitor"
     watch = Watch(served.rule, path, Limits())
     watch.observe([("key", replace(served.expected[0], number=0))])

@@ -1,8 +1,10 @@
-"""Alarms are false no more often than stated, a drift is found, and the adaptive rule keeps its bound on every sequence.
+"""Alarms are false no more often than stated, a drift is found, and the adaptive rule keeps its
+bound on every sequence.
 
-Shares of false alarms are compared with their limit by exact binomial tails at 1e-5 a check: about 30 checks fail by chance with
-probability at most 3e-4 altogether. Seeds are fixed: the rate speaks of a change of seeds. The bound of the adaptive rule is an inequality
-that holds for every sequence, and has no false alarms.
+Shares of false alarms are compared with their limit by exact binomial tails at 1e-5 a check: about
+30 checks fail by chance with probability at most 3e-4 altogether. Seeds are fixed: the rate speaks
+of a change of seeds. The bound of the adaptive rule is an inequality that holds for every sequence,
+and has no false alarms.
 """
 
 from __future__ import annotations
@@ -36,8 +38,12 @@ def is_at_most(alarms: int, runs: int, limit: float) -> bool:
     return bool(masses[alarms:].sum() > FALSE_ALARM)
 
 
-def largest_evidence(factors: Callable[[int, Floats], Floats], runs: int, bets: int, jump: float, steps: int = STEPS) -> Floats:
-    """The largest E (runs,) that many monitors reach; `factors` gives (runs, B) for a step and the evidence so far, (runs,)."""
+def largest_evidence(
+    factors: Callable[[int, Floats], Floats], runs: int, bets: int, jump: float, steps: int = STEPS
+) -> Floats:
+    """The largest E (runs,) that many monitors reach; `factors` gives (runs, B) for a step and the
+    evidence so far, (runs,).
+    """
     capital, evidence, largest = np.zeros((runs, bets)), np.ones(runs), np.ones(runs)
     for step in range(steps):
         shared = (jump * capital.sum(axis=1, keepdims=True) + betting.fresh(step)) / bets
@@ -50,16 +56,22 @@ def largest_evidence(factors: Callable[[int, Floats], Floats], runs: int, bets: 
 def test_many_monitors_at_once_are_the_same_as_one() -> None:
     rng = np.random.default_rng(0)
     ranks = rng.random((400, 3))
-    together = largest_evidence(lambda step, _: 1 + TILTS * (ranks[step][:, None] - 0.5), 3, len(TILTS), JUMP, 400)
+    together = largest_evidence(
+        lambda step, _: 1 + TILTS * (ranks[step][:, None] - 0.5), 3, len(TILTS), JUMP, 400
+    )
     for run in range(3):
         wealth = betting.Wealth.of(len(TILTS), JUMP)
-        assert together[run] == pytest.approx(max(1.0, *(wealth.bet(1 + TILTS * (rank - 0.5)) for rank in ranks[:, run])))
+        assert together[run] == pytest.approx(
+            max(1.0, *(wealth.bet(1 + TILTS * (rank - 0.5)) for rank in ranks[:, run]))
+        )
 
 
 @pytest.mark.parametrize("level", [0.05, 0.1, 0.3])
 @pytest.mark.parametrize("world", ["boundary", "hunting"])
 def test_misses_at_the_level_raise_few_alarms(level: float, world: str) -> None:
-    """In the hunting world an adversary rests when it is behind, and misses as often as it may when an alarm is near."""
+    """In the hunting world an adversary rests when it is behind, and misses as often as it may when
+    an alarm is near.
+    """
     rng = np.random.default_rng(1)
 
     def factors(step: int, evidence: Floats) -> Floats:
@@ -73,13 +85,17 @@ def test_misses_at_the_level_raise_few_alarms(level: float, world: str) -> None:
 
 def test_exchangeable_inputs_raise_few_alarms() -> None:
     rng = np.random.default_rng(2)
-    largest = largest_evidence(lambda step, _: 1 + TILTS * (rng.random(RUNS)[:, None] - 0.5), RUNS, len(TILTS), JUMP)
+    largest = largest_evidence(
+        lambda step, _: 1 + TILTS * (rng.random(RUNS)[:, None] - 0.5), RUNS, len(TILTS), JUMP
+    )
     for delta in (0.05, 0.01):
         assert is_at_most(int((largest >= 1 / delta).sum()), RUNS, delta)
 
 
 def test_a_calibration_draw_above_the_target_is_no_drift() -> None:
-    """The miss rate of a rule without delta is Beta(k, n+1-k): alarms about misses stay within twice delta. At α itself they do not."""
+    """The miss rate of a rule without delta is Beta(k, n+1-k): alarms about misses stay within
+    twice delta. At α itself they do not.
+    """
     rng, n, rank, delta = np.random.default_rng(3), 100, 91, 0.05
     rates = rng.beta(n + 1 - rank, rank, size=RUNS)
 
@@ -93,7 +109,9 @@ def test_a_calibration_draw_above_the_target_is_no_drift() -> None:
     assert not is_at_most(alarms(0.1), RUNS, 2 * delta)
 
 
-def calibrated_rule(n: int = 200, seed: int = 0, ties: bool = False, **settings: Any) -> tuple[ag.CalibratedRule, Callable[[int], Floats]]:
+def calibrated_rule(
+    n: int = 200, seed: int = 0, ties: bool = False, **settings: Any
+) -> tuple[ag.CalibratedRule, Callable[[int], Floats]]:
     """A rule, and a source of inputs that are exchangeable with its calibration examples."""
     rng = np.random.default_rng(seed)
 
@@ -116,7 +134,9 @@ def test_a_monitor_of_tied_inputs_raises_few_alarms() -> None:
 
 
 def test_misses_that_are_reported_first_do_not_raise_more_alarms() -> None:
-    """Hits come 300 decisions late, misses at once. A monitor that took labels as they come would raise an alarm almost always."""
+    """Hits come 300 decisions late, misses at once. A monitor that took labels as they come would
+    raise an alarm almost always.
+    """
     runs, alarms, naive = 120, 0, 0
     calibrated = calibrated_rule(delta=0.1)[0]
     for seed in range(runs):
@@ -140,13 +160,17 @@ def test_misses_that_are_reported_first_do_not_raise_more_alarms() -> None:
 
 
 def test_a_doubled_miss_rate_is_found() -> None:
-    """From the first decision on after a median of about 100 labels, and after 3,000 quiet decisions too."""
+    """From the first decision on after a median of about 100 labels, and after 3,000 quiet
+    decisions too.
+    """
     rng = np.random.default_rng(4)
     for quiet, most in ((0, 130), (3000, 900)):
         found = np.full(500, -1)
         rates = np.r_[np.full(quiet, 0.08), np.full(4000, 0.2)]
 
-        def factors(step: int, evidence: Floats, rates: Floats = rates, found: Any = found) -> Floats:
+        def factors(
+            step: int, evidence: Floats, rates: Floats = rates, found: Any = found
+        ) -> Floats:
             found[(evidence >= 20) & (found < 0)] = step
             return 1 + SHARES * ((rng.random(500) < rates[step])[:, None] / 0.1 - 1)
 
@@ -156,11 +180,16 @@ def test_a_doubled_miss_rate_is_found() -> None:
         assert np.median(in_drift - quiet) < most
 
 
-# -------------------------------------------------------------------------------------------------------------- adaptive
+# --------------------------------------------------------------------------------------------------
+# adaptive
 
 
-def play(adaptive: ag.AdaptiveRule, attack: str, delay: int, inputs: int, seed: int) -> NDArray[np.bool_]:
-    """An adversary that misses when it likes, except where the answer holds every class, and reports labels late in its own order."""
+def play(
+    adaptive: ag.AdaptiveRule, attack: str, delay: int, inputs: int, seed: int
+) -> NDArray[np.bool_]:
+    """An adversary that misses when it likes, except where the answer holds every class, and
+    reports labels late in its own order.
+    """
     rng = np.random.default_rng(seed)
     boldest = boldest_of(adaptive.calibrated)
     misses, attacks = np.zeros(inputs, dtype=bool), attack == "always"
@@ -171,7 +200,9 @@ def play(adaptive: ag.AdaptiveRule, attack: str, delay: int, inputs: int, seed: 
             attacks = rng.random() < 0.3
         elif attack == "bursts":
             attacks = number // 200 % 2 == 1
-        elif attack == "patient":  # it waits for the boldest threshold, and then misses until nothing may stop
+        elif (
+            attack == "patient"
+        ):  # it waits for the boldest threshold, and then misses until nothing may stop
             attacks = free and (attacks or adaptive.threshold == boldest)
         misses[number] = free and attacks
         decision = ag.Decision(3, 2, (0,) if free else (0, 1, 2))
@@ -187,10 +218,19 @@ def play(adaptive: ag.AdaptiveRule, attack: str, delay: int, inputs: int, seed: 
 @pytest.mark.parametrize("calibration", ["agreestop", "stop-aware"])
 @pytest.mark.parametrize("delay", [0, 1, 20, 100])
 @pytest.mark.parametrize("attack", ["always", "random", "bursts", "patient"])
-def test_the_adaptive_rule_keeps_its_bound_on_every_window(calibration: str, delay: int, attack: str) -> None:
+def test_the_adaptive_rule_keeps_its_bound_on_every_window(
+    calibration: str, delay: int, attack: str
+) -> None:
     rng = np.random.default_rng(0)
-    log_confidence, labels = ag.log_confidence(rng.normal(size=(200, 3, 1, 3)) * 2), rng.integers(3, size=200)
-    rule: Any = ag.AgreeStop(0.8, (1, 2, 3), 1) if calibration == "agreestop" else ag.SpikeCP(0.8, (1, 2, 3), 1, calibration="stop-aware")
+    log_confidence, labels = (
+        ag.log_confidence(rng.normal(size=(200, 3, 1, 3)) * 2),
+        rng.integers(3, size=200),
+    )
+    rule: Any = (
+        ag.AgreeStop(0.8, (1, 2, 3), 1)
+        if calibration == "agreestop"
+        else ag.SpikeCP(0.8, (1, 2, 3), 1, calibration="stop-aware")
+    )
     calibrated = rule.calibrate(log_confidence, labels)
     adaptive = ag.AdaptiveRule(calibrated, rate=0.3)
     misses = play(adaptive, attack, delay, 1500, seed=delay)
@@ -202,19 +242,25 @@ def test_the_adaptive_rule_keeps_its_bound_on_every_window(calibration: str, del
         assert counts[-1] > 0.2 * 1500
 
 
-# ------------------------------------------------------------------------------------------------------------- real scores
+# --------------------------------------------------------------------------------------------------
+# real scores
 
 
 @pytest.mark.skipif(not SCORES.exists(), reason="the score files of results/ are not here")
 def test_the_drift_of_cifar10_is_found_and_healed() -> None:
-    """Deep members are replaced by variational ones from input 3,000 on; labels come 50 inputs late."""
-    deep, variational = (ag.load_scores(SCORES / kind / "pool.npz") for kind in ("deep", "variational"))
+    """Deep members are replaced by variational ones from input 3,000 on; labels come 50 inputs
+    late.
+    """
+    deep, variational = (
+        ag.load_scores(SCORES / kind / "pool.npz") for kind in ("deep", "variational")
+    )
     assert deep.labels is not None
     later, every = range(10, 81, 10), range(1, 81)
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(10_000)
         calibration, before, after = order[:1000], order[1000:4000], order[4000:8000]
-        # The first look of the rule at 10 steps: after one step the two kinds of members hardly differ.
+        # The first look of the rule at 10 steps: after one step the two kinds of members hardly
+        # differ.
         calibrated = ag.AgreeStop(0.9, later, 1).calibrate(deep.rows(calibration))
         monitor = ag.DriftMonitor(calibrated, delta=0.01, seed=seed)
         monitor.observe(calibrated.decide(deep.rows(before)))
@@ -227,7 +273,10 @@ def test_the_drift_of_cifar10_is_found_and_healed() -> None:
         misses: dict[str, list[int]] = {"static": [], "adaptive": []}
         for scores, rows in ((deep, before), (variational, after)):
             for begin in range(0, len(rows), 50):
-                batch, labels = scores.rows(rows[begin : begin + 50]), deep.labels[rows[begin : begin + 50]]
+                batch, labels = (
+                    scores.rows(rows[begin : begin + 50]),
+                    deep.labels[rows[begin : begin + 50]],
+                )
                 healed = adaptive.decide(batch)
                 for name, decisions in (("static", fixed.decide(batch)), ("adaptive", healed)):
                     misses[name] += (~decisions.sets[np.arange(len(labels)), labels]).tolist()

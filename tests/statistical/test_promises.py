@@ -1,14 +1,18 @@
-"""Promises by block, by group, under shift, about a loss, without labels and by stopping time: kept on draws of calibration data.
+"""Promises by block, by group, under shift, about a loss, without labels and by stopping time: kept
+on draws of calibration data.
 
-Rows come from a finite pool that one of the worlds of `test_validity` made. A repetition draws n calibration rows from it, independently
-and with replacement, and decides on the whole pool: what it finds is exact given the draw, and repetitions are independent. A promise
-about a mean fails if the mean of the repetitions lies more than Z standard errors on the wrong side. A promise with δ fails if the number
-of draws that break it has a binomial tail under δ of at most FALSE_ALARM. Z and FALSE_ALARM are those of `test_validity`, made for a
-thousand checks. This file makes fewer than 600 more, so that a change of seeds raises a false alarm here with probability below 1e-3.
+Rows come from a finite pool that one of the worlds of `test_validity` made. A repetition draws n
+calibration rows from it, independently and with replacement, and decides on the whole pool: what it
+finds is exact given the draw, and repetitions are independent. A promise about a mean fails if the
+mean of the repetitions lies more than Z standard errors on the wrong side. A promise with δ fails
+if the number of draws that break it has a binomial tail under δ of at most FALSE_ALARM. Z and
+FALSE_ALARM are those of `test_validity`, made for a thousand checks. This file makes fewer than 600
+more, so that a change of seeds raises a false alarm here with probability below 1e-3.
 
-Controls go through the same checkers and must fail: the marginal rule asked for its blocks and groups; a quantile for each stopping time
-from the calibration data that also decided which of them stopped when; the plain rule under a shift; a loss without its correction; and
-shares of misses by stopping time without a test.
+Controls go through the same checkers and must fail: the marginal rule asked for its blocks and
+groups; a quantile for each stopping time from the calibration data that also decided which of them
+stopped when; the plain rule under a shift; a loss without its correction; and shares of misses by
+stopping time without a test.
 """
 
 from __future__ import annotations
@@ -44,7 +48,8 @@ CHECKPOINTS, CLASSES, MEMBERS, SIZE = 4, 5, 2, 2
 TIMES = tuple(range(1, CHECKPOINTS + 1))
 ROWS = 700
 WORLDS: dict[str, World] = {"counted": counted(0.5), "misled": misled, "hunted": hunted_mass}
-SIZES = ((20, "0.8", 800), (100, "0.9", 400), (1000, "0.9", 150))  # calibration rows, target, repetitions
+# calibration rows, target, repetitions
+SIZES = (20, "0.8", 800), (100, "0.9", 400), (1000, "0.9", 150)
 each_world = pytest.mark.parametrize("name", WORLDS)
 each_size = pytest.mark.parametrize(("n", "target", "repeats"), SIZES)
 
@@ -53,14 +58,24 @@ def pool_named(name: str, seed: int = 0) -> Pool:
     return WORLDS[name](np.random.default_rng(seed), ROWS, CHECKPOINTS, MEMBERS, CLASSES)
 
 
-def trials_of(rule: Any, pool: Pool, groups: Booleans | None = None, weights: Floats | None = None, final: bool = False) -> Trials:
+def trials_of(
+    rule: Any,
+    pool: Pool,
+    groups: Booleans | None = None,
+    weights: Floats | None = None,
+    final: bool = False,
+) -> Trials:
     return Trials(rule, pool.log_confidence, pool.labels, groups, weights, final)
 
 
-def repeat(trials: Trials, n: int, repeats: int, fit: Callable[[Integers], Any] | None = None) -> list[Ended]:
+def repeat(
+    trials: Trials, n: int, repeats: int, fit: Callable[[Integers], Any] | None = None
+) -> list[Ended]:
     """How the pool ends after each of many draws of n calibration rows."""
     rng = np.random.default_rng(7)
-    return [trials.run((fit or trials.fit)(rng.integers(len(trials), size=n))) for _ in range(repeats)]
+    return [
+        trials.run((fit or trials.fit)(rng.integers(len(trials), size=n))) for _ in range(repeats)
+    ]
 
 
 def holds(trials: Trials, run: Ended) -> Booleans:
@@ -93,15 +108,25 @@ def keeps_delta(broken: int, repeats: int, delta: float) -> bool:
     return binomial_tail(broken, repeats, delta) > FALSE_ALARM
 
 
-# ------------------------------------------------------------------------------------------------------------- blocks of a gate
+# --------------------------------------------------------------------------------------------------
+# blocks of a gate
 
 
 def gates_for(name: str, target: str) -> dict[str, ag.Gate]:
-    """A fitted gate, one by hand that opens for many inputs at each time, and one whose blocks are rare: it opens for few."""
+    """A fitted gate, one by hand that opens for many inputs at each time, and one whose blocks are
+    rare: it opens for few.
+    """
     tuning = pool_named(name, seed=99)
-    fitted = ag.Gate.fit(tuning.log_confidence, tuning.labels, TIMES, target=target, max_set_size=SIZE, blocks=3)
-    even, rare = np.quantile(reading_of(ag.AgreeStop(0.5, TIMES, SIZE), tuning.log_confidence).risk, [0.35, 0.03], axis=0)
-    by_hand = {name: ag.Gate(ag.TopMass(), offsets, TIMES, None, 0.0, TIMES) for name, offsets in (("even", even), ("rare", rare))}
+    fitted = ag.Gate.fit(
+        tuning.log_confidence, tuning.labels, TIMES, target=target, max_set_size=SIZE, blocks=3
+    )
+    even, rare = np.quantile(
+        reading_of(ag.AgreeStop(0.5, TIMES, SIZE), tuning.log_confidence).risk, [0.35, 0.03], axis=0
+    )
+    by_hand = {
+        name: ag.Gate(ag.TopMass(), offsets, TIMES, None, 0.0, TIMES)
+        for name, offsets in (("even", even), ("rare", rare))
+    }
     return {"fitted": fitted, **by_hand}
 
 
@@ -115,7 +140,9 @@ def gated_rules(gate: ag.Gate, target: str, **settings: Any) -> dict[str, Any]:
 
 @each_world
 @each_size
-def test_every_block_of_a_gate_keeps_its_promise(name: str, n: int, target: str, repeats: int) -> None:
+def test_every_block_of_a_gate_keeps_its_promise(
+    name: str, n: int, target: str, repeats: int
+) -> None:
     pool = pool_named(name)
     for kind, gate in gates_for(name, target).items():
         for which, rule in gated_rules(gate, target).items():
@@ -124,23 +151,32 @@ def test_every_block_of_a_gate_keeps_its_promise(name: str, n: int, target: str,
             for block in range(len(gate.ends) + 1):
                 if (runs[0].block == block).any():
                     values = coverages(trials, runs, in_block(block))
-                    assert keeps(values, float(target)), describe(f"{name} {n}, {which}, {kind} gate, block {block}", values)
+                    assert keeps(values, float(target)), describe(
+                        f"{name} {n}, {which}, {kind} gate, block {block}", values
+                    )
 
 
 @pytest.mark.parametrize("name", ["misled", "hunted"])
 def test_control_the_marginal_rule_does_not_keep_its_promise_in_every_block(name: str) -> None:
     pool, gate = pool_named(name), gates_for(name, "0.9")["even"]
-    gated, marginal = trials_of(gated_rules(gate, "0.9")["agreestop"], pool), trials_of(ag.AgreeStop("0.9", TIMES, SIZE), pool)
+    gated, marginal = (
+        trials_of(gated_rules(gate, "0.9")["agreestop"], pool),
+        trials_of(ag.AgreeStop("0.9", TIMES, SIZE), pool),
+    )
     blocks = repeat(gated, 1000, 1)[0].block
     runs = repeat(marginal, 1000, 400)
     assert keeps(coverages(marginal, runs, among(np.ones(ROWS, dtype=bool))), 0.9)
-    kept = [keeps(coverages(marginal, runs, among(blocks == block)), 0.9) for block in np.unique(blocks)]
+    kept = [
+        keeps(coverages(marginal, runs, among(blocks == block)), 0.9) for block in np.unique(blocks)
+    ]
     assert not all(kept)
 
 
 @pytest.mark.parametrize("name", ["counted", "misled"])
 def test_control_quantiles_for_each_stopping_time_fail(name: str) -> None:
-    """Each time gets a quantile of the calibration examples that stop then, which the same examples chose: early answers miss too often."""
+    """Each time gets a quantile of the calibration examples that stop then, which the same examples
+    chose: early answers miss too often.
+    """
     trials = trials_of(ag.AgreeStop("0.9", TIMES, SIZE), pool_named(name))
 
     pool = pool_named(name)
@@ -150,7 +186,10 @@ def test_control_quantiles_for_each_stopping_time_fail(name: str) -> None:
         first = failures[rows]
         overall = order_statistic(first, int(0.1 * (len(rows) + 1)))
         stops = trials.run(trials.at_thresholds(np.full(CHECKPOINTS, overall)), rows).index
-        thresholds = [order_statistic(first[stops == t], int(0.1 * ((stops == t).sum() + 1))) for t in range(CHECKPOINTS)]
+        thresholds = [
+            order_statistic(first[stops == t], int(0.1 * ((stops == t).sum() + 1)))
+            for t in range(CHECKPOINTS)
+        ]
         return trials.at_thresholds(np.array(thresholds))
 
     runs = repeat(trials, 1000, 200, naive)
@@ -164,21 +203,43 @@ def test_all_blocks_cover_at_once_given_the_calibration_data(name: str) -> None:
     for which, rule in gated_rules(gate, "0.9", delta=0.1).items():
         trials = trials_of(rule, pool)
         runs = repeat(trials, 400, 500)
-        short = [any(holds(trials, run)[run.block == block].mean() < 0.9 for block in np.unique(run.block)) for run in runs]
-        assert keeps_delta(sum(short), 500, 0.1), f"{name}, {which}: {sum(short)} of 500 draws fall short"
+        short = [
+            any(
+                holds(trials, run)[run.block == block].mean() < 0.9
+                for block in np.unique(run.block)
+            )
+            for run in runs
+        ]
+        assert keeps_delta(sum(short), 500, 0.1), (
+            f"{name}, {which}: {sum(short)} of 500 draws fall short"
+        )
     plain = trials_of(gated_rules(gate, "0.9")["agreestop"], pool)
-    short = [any(holds(plain, run)[run.block == block].mean() < 0.9 for block in np.unique(run.block)) for run in repeat(plain, 400, 500)]
+    short = [
+        any(holds(plain, run)[run.block == block].mean() < 0.9 for block in np.unique(run.block))
+        for run in repeat(plain, 400, 500)
+    ]
     assert not keeps_delta(sum(short), 500, 0.1), "control: without delta many draws fall short"
 
 
-# --------------------------------------------------------------------------------------------------------------------- groups
+# --------------------------------------------------------------------------------------------------
+# groups
 
 
 def groups_of(pool: Pool, rng: np.random.Generator) -> Booleans:
-    """Overlapping groups: a common one, a hard one (the best class at the end is wrong in most of it), a rare one, and all."""
+    """Overlapping groups: a common one, a hard one (the best class at the end is wrong in most of
+    it), a rare one, and all.
+    """
     wrong = pool.log_confidence[:, -1].mean(axis=1).argmax(axis=1) != pool.labels
     hard = np.where(wrong, rng.random(len(pool)) < 0.8, rng.random(len(pool)) < 0.1)
-    return np.stack([rng.random(len(pool)) < 0.5, hard, rng.random(len(pool)) < 0.02, np.ones(len(pool), dtype=bool)], axis=1)
+    return np.stack(
+        [
+            rng.random(len(pool)) < 0.5,
+            hard,
+            rng.random(len(pool)) < 0.02,
+            np.ones(len(pool), dtype=bool),
+        ],
+        axis=1,
+    )
 
 
 @each_world
@@ -188,21 +249,30 @@ def test_every_group_keeps_its_promise(name: str, n: int, target: str, repeats: 
     overlapping = groups_of(pool, np.random.default_rng(5))
     apart = np.eye(3, dtype=bool)[np.where(overlapping[:, 2], 2, overlapping[:, 1])]
     for groups in (overlapping, apart):
-        for rule in (ag.AgreeStop(target, TIMES, SIZE), ag.SpikeCP(target, TIMES, SIZE, ag.MergeConfidence(), "stop-aware")):
+        for rule in (
+            ag.AgreeStop(target, TIMES, SIZE),
+            ag.SpikeCP(target, TIMES, SIZE, ag.MergeConfidence(), "stop-aware"),
+        ):
             trials = trials_of(rule, pool, groups)
             runs = repeat(trials, n, repeats)
             for number, members in enumerate(groups.T):
                 values = coverages(trials, runs, among(members))
-                assert keeps(values, float(target)), describe(f"{name} {n}, {type(rule).__name__}, group {number}", values)
+                assert keeps(values, float(target)), describe(
+                    f"{name} {n}, {type(rule).__name__}, group {number}", values
+                )
 
 
 def test_control_a_rule_without_groups_does_not_keep_a_promise_for_each() -> None:
     pool = pool_named("misled")
-    trials, hard = trials_of(ag.AgreeStop("0.9", TIMES, SIZE), pool), groups_of(pool, np.random.default_rng(5))[:, 1]
+    trials, hard = (
+        trials_of(ag.AgreeStop("0.9", TIMES, SIZE), pool),
+        groups_of(pool, np.random.default_rng(5))[:, 1],
+    )
     assert not keeps(coverages(trials, repeat(trials, 100, 800), among(hard)), 0.9)
 
 
-# ---------------------------------------------------------------------------------------------------------------------- shift
+# --------------------------------------------------------------------------------------------------
+# shift
 
 
 def shifted(pool: Pool) -> Floats:
@@ -214,27 +284,46 @@ def shifted(pool: Pool) -> Floats:
 
 @each_world
 @each_size
-def test_weights_keep_the_promise_under_the_shifted_distribution(name: str, n: int, target: str, repeats: int) -> None:
+def test_weights_keep_the_promise_under_the_shifted_distribution(
+    name: str, n: int, target: str, repeats: int
+) -> None:
     pool = pool_named(name)
     weights = shifted(pool)
-    for rule in (ag.AgreeStop(target, TIMES, SIZE), ag.SpikeCP(target, TIMES, SIZE, ag.MergeConfidence(), "stop-aware")):
+    for rule in (
+        ag.AgreeStop(target, TIMES, SIZE),
+        ag.SpikeCP(target, TIMES, SIZE, ag.MergeConfidence(), "stop-aware"),
+    ):
         trials = trials_of(rule, pool, weights=weights)
-        values = np.array([(holds(trials, run) * weights).sum() / weights.sum() for run in repeat(trials, n, repeats)])
+        values = np.array(
+            [
+                (holds(trials, run) * weights).sum() / weights.sum()
+                for run in repeat(trials, n, repeats)
+            ]
+        )
         assert keeps(values, float(target)), describe(f"{name} {n}, {type(rule).__name__}", values)
 
 
 def test_control_the_plain_rule_fails_under_the_shift() -> None:
     pool = pool_named("misled")
-    risky = 1.0 + 3.0 * (pool.log_confidence[:, 0].mean(axis=1).max(axis=1) > -0.5)  # confident at once: often wrong in this world
-    plain, weighted = trials_of(ag.AgreeStop("0.9", TIMES, SIZE), pool), trials_of(ag.AgreeStop("0.9", TIMES, SIZE), pool, weights=risky)
+    # confident at once: often wrong in this world
+    risky = 1.0 + 3.0 * (pool.log_confidence[:, 0].mean(axis=1).max(axis=1) > -0.5)
+    plain, weighted = (
+        trials_of(ag.AgreeStop("0.9", TIMES, SIZE), pool),
+        trials_of(ag.AgreeStop("0.9", TIMES, SIZE), pool, weights=risky),
+    )
     for trials, kept in ((plain, False), (weighted, True)):
-        values = np.array([(holds(trials, run) * risky).sum() / risky.sum() for run in repeat(trials, 200, 800)])
+        values = np.array(
+            [(holds(trials, run) * risky).sum() / risky.sum() for run in repeat(trials, 200, 800)]
+        )
         assert keeps(values, 0.9) == kept, describe("shift", values)
 
 
-# ----------------------------------------------------------------------------------------------------------------------- loss
+# --------------------------------------------------------------------------------------------------
+# loss
 
-COSTS = np.abs(np.arange(CLASSES)[:, None] - np.arange(CLASSES)) / 4 + np.triu(np.full((CLASSES, CLASSES), 0.3), 1)
+COSTS = np.abs(np.arange(CLASSES)[:, None] - np.arange(CLASSES)) / 4 + np.triu(
+    np.full((CLASSES, CLASSES), 0.3), 1
+)
 
 
 def costs_of(trials: Trials, run: Ended, loss: Floats) -> Floats:
@@ -243,17 +332,25 @@ def costs_of(trials: Trials, run: Ended, loss: Floats) -> Floats:
 
 @each_world
 @each_size
-def test_the_mean_cost_is_at_most_what_is_promised(name: str, n: int, target: str, repeats: int) -> None:
+def test_the_mean_cost_is_at_most_what_is_promised(
+    name: str, n: int, target: str, repeats: int
+) -> None:
     pool = pool_named(name)
     max_loss = round((1 - float(target)) * COSTS.max(), 3)
     for settings in ({}, {"fill": True}, {"trim": 0.3}):
-        trials = trials_of(ag.AgreeStop(None, TIMES, SIZE, loss=COSTS, max_loss=max_loss, **settings), pool)
-        values = np.array([-costs_of(trials, run, COSTS).mean() for run in repeat(trials, n, repeats)])
+        trials = trials_of(
+            ag.AgreeStop(None, TIMES, SIZE, loss=COSTS, max_loss=max_loss, **settings), pool
+        )
+        values = np.array(
+            [-costs_of(trials, run, COSTS).mean() for run in repeat(trials, n, repeats)]
+        )
         assert keeps(values, -max_loss), describe(f"{name} {n} {settings}", values)
 
 
 def test_control_a_loss_without_its_correction_fails() -> None:
-    """The largest threshold whose calibration cost is at most max_loss, without the one largest cost of the new example."""
+    """The largest threshold whose calibration cost is at most max_loss, without the one largest
+    cost of the new example.
+    """
     pool, max_loss = pool_named("hunted"), 0.2
     miss = 1.0 - np.eye(CLASSES)
     trials = trials_of(ag.AgreeStop("0.8", TIMES, SIZE), pool)
@@ -261,19 +358,29 @@ def test_control_a_loss_without_its_correction_fails() -> None:
     failures = value_of_each(trials.rule, pool.log_confidence, pool.labels)
 
     def naive(rows: Integers) -> Any:
-        return trials.at_thresholds(np.full(CHECKPOINTS, order_statistic(failures[rows], int(max_loss * len(rows)) + 1)))
+        return trials.at_thresholds(
+            np.full(CHECKPOINTS, order_statistic(failures[rows], int(max_loss * len(rows)) + 1))
+        )
 
-    assert not keeps(np.array([-costs_of(trials, run, miss).mean() for run in repeat(trials, 20, 3000, naive)]), -max_loss)
+    assert not keeps(
+        np.array([-costs_of(trials, run, miss).mean() for run in repeat(trials, 20, 3000, naive)]),
+        -max_loss,
+    )
     right = trials_of(ag.AgreeStop(None, TIMES, SIZE, loss=miss, max_loss=max_loss), pool)
-    assert keeps(np.array([-costs_of(right, run, miss).mean() for run in repeat(right, 20, 3000)]), -max_loss)
+    assert keeps(
+        np.array([-costs_of(right, run, miss).mean() for run in repeat(right, 20, 3000)]), -max_loss
+    )
 
 
-# -------------------------------------------------------------------------------------------------- final labels, stopping times
+# --------------------------------------------------------------------------------------------------
+# final labels, stopping times
 
 
 @each_world
 @each_size
-def test_the_answer_holds_what_the_ensemble_would_have_said(name: str, n: int, target: str, repeats: int) -> None:
+def test_the_answer_holds_what_the_ensemble_would_have_said(
+    name: str, n: int, target: str, repeats: int
+) -> None:
     pool = pool_named(name)
     for rule in (
         ag.AgreeStop(target, TIMES, 1),
@@ -301,13 +408,19 @@ def breaks_by_time(trials: Trials, run: Ended, alpha: float) -> bool:
 def test_accumulated_coverage_holds_for_all_times_at_once(name: str, n: int, target: str) -> None:
     pool, alpha, repeats = pool_named(name), 1 - float(target) + 1e-12, 500
     for risk in (ag.TopMass(), gates_for(name, target)["fitted"]):
-        trials = trials_of(ag.AgreeStop(target, TIMES, SIZE, risk=risk, accumulated=True, delta=0.1), pool)
+        trials = trials_of(
+            ag.AgreeStop(target, TIMES, SIZE, risk=risk, accumulated=True, delta=0.1), pool
+        )
         broken = sum(breaks_by_time(trials, run, alpha) for run in repeat(trials, n, repeats))
-        assert keeps_delta(broken, repeats, 0.1), f"{name} {n}: {broken} of {repeats} draws break it"
+        assert keeps_delta(broken, repeats, 0.1), (
+            f"{name} {n}: {broken} of {repeats} draws break it"
+        )
 
 
 def test_control_shares_of_misses_without_a_test_break_the_accumulated_promise() -> None:
-    """Accept a candidate if its calibration examples miss at most α by every time: about half of the draws at the edge break it."""
+    """Accept a candidate if its calibration examples miss at most α by every time: about half of
+    the draws at the edge break it.
+    """
     pool = pool_named("hunted")
     trials, alpha, n = trials_of(ag.AgreeStop("0.9", TIMES, SIZE), pool), 0.1, 200
 
@@ -318,7 +431,11 @@ def test_control_shares_of_misses_without_a_test_break_the_accumulated_promise()
             bolder = trials.at_thresholds(np.full(CHECKPOINTS, threshold))
             run = trials.run(bolder, rows)
             missed = ~run.sets[np.arange(n), trials.labels[rows]]
-            if any(missed[run.index <= t].mean() > alpha for t in range(CHECKPOINTS) if (run.index <= t).any()):
+            if any(
+                missed[run.index <= t].mean() > alpha
+                for t in range(CHECKPOINTS)
+                if (run.index <= t).any()
+            ):
                 break
             chosen = bolder
         return chosen

@@ -1,7 +1,8 @@
 """Alarms over streams side by side are false no more often than stated, whatever order they end in.
 
-Shares of false alarms are compared with their limit by exact binomial tails at 1e-5 a check, as in `test_drift`. The controls are monitors
-that take decisions as they end, first risks off the grid, and α' of rules for which it does not hold: there alarms must be too many.
+Shares of false alarms are compared with their limit by exact binomial tails at 1e-5 a check, as in
+`test_drift`. The controls are monitors that take decisions as they end, first risks off the grid,
+and α' of rules for which it does not hold: there alarms must be too many.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ BY_NAME = {world.name: world for world in WORLDS if world.drift is None}
 
 
 def test_streams_side_by_side_raise_no_alarm_and_in_the_order_of_ending_they_do() -> None:
-    """300 together; the mean share of false alarms is at most 0.05 and 0.15, and 4 or more of 4 have probability 5e-4 at most."""
+    """300 together; the mean share of false alarms is at most 0.05 and 0.15, and 4 or more of 4
+    have probability 5e-4 at most.
+    """
     found = false_alarms(World("together", 300), runs=4, inputs=500)
     assert found["opening_inputs"] < 4 and found["opening_misses"] < 4
     assert found["ending_inputs"] == 4
@@ -49,11 +52,19 @@ def test_a_drift_is_found_in_streams_side_by_side() -> None:
 
 
 def test_sessions_of_a_rule_are_decided_as_the_study_assumes() -> None:
-    """The study takes decisions from a batch; sessions that run side by side give the same monitor."""
+    """The study takes decisions from a batch; sessions that run side by side give the
+    same monitor.
+    """
     rng = np.random.default_rng(0)
-    calibrated = ag.AgreeStop(0.9, range(1, STEPS + 1), 1).calibrate(make_scores(rng, np.zeros(200, bool)))
+    calibrated = ag.AgreeStop(0.9, range(1, STEPS + 1), 1).calibrate(
+        make_scores(rng, np.zeros(200, bool))
+    )
     data = make_scores(rng, np.zeros(60, bool))
-    monitor, expected, batch = ag.DriftMonitor(calibrated), ag.DriftMonitor(replace(calibrated)), calibrated.decide(data)
+    monitor, expected, batch = (
+        ag.DriftMonitor(calibrated),
+        ag.DriftMonitor(replace(calibrated)),
+        calibrated.decide(data),
+    )
     for row in range(60):
         expected.observe(replace(batch[row], row=None, number=row))
     sessions = [calibrated.stream() for _ in range(60)]
@@ -64,11 +75,14 @@ def test_sessions_of_a_rule_are_decided_as_the_study_assumes() -> None:
     assert monitor.observed == 60 and monitor.inputs.evidence == expected.inputs.evidence
 
 
-# ----------------------------------------------------------------------------------------- recordings that begin with an empty step
+# -----------------------------------------------------------------------------------------
+# recordings that begin with an empty step
 
 
 def own_module_alarms(seed: int, inputs: int) -> tuple[bool, bool]:
-    """Whether a monitor raises an alarm over live inputs of an own torch module, and whether one off the grid does."""
+    """Whether a monitor raises an alarm over live inputs of an own torch module, and whether one
+    off the grid does.
+    """
     torch = pytest.importorskip("torch", reason="adapters need PyTorch")
 
     class Own(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -89,7 +103,9 @@ def own_module_alarms(seed: int, inputs: int) -> tuple[bool, bool]:
         x[rng.random(n) < 0.9, 0] = 0
         return x
 
-    calibrated = ag.AgreeStop(0.8, (1, 2, 3), 1).calibrate(engine.score(record(200), rng.integers(5, size=200)))
+    calibrated = ag.AgreeStop(0.8, (1, 2, 3), 1).calibrate(
+        engine.score(record(200), rng.integers(5, size=200))
+    )
     monitor, wealth = ag.DriftMonitor(calibrated, seed=seed), betting.Wealth.of(len(TILTS), JUMP)
     assert calibrated.first_risks is not None
     bag, largest = sorted(calibrated.first_risks.tolist()), 0.0
@@ -118,7 +134,8 @@ def test_empty_first_steps_raise_few_alarms_live_and_off_the_grid_many() -> None
     assert not is_at_most(int(found[:, 1].sum()), 12, 0.05)
 
 
-# ------------------------------------------------------------------------------------------------------------- levels of misses
+# --------------------------------------------------------------------------------------------------
+# levels of misses
 
 
 def gate() -> ag.Gate:
@@ -127,19 +144,35 @@ def gate() -> ag.Gate:
 
 
 def class_conditional(calibration: str, delta: float | None) -> Any:
-    return ag.SpikeCP(0.8, (2, 5, 10), 1, ag.MergeConfidence(r=1), calibration, class_conditional=True, delta=delta)
+    return ag.SpikeCP(
+        0.8,
+        (2, 5, 10),
+        1,
+        ag.MergeConfidence(r=1),
+        calibration,
+        class_conditional=True,
+        delta=delta,
+    )
 
 
 RULES: dict[str, Any] = {
     "AgreeStop": lambda: ag.AgreeStop(0.8, range(1, STEPS + 1), 1),
     "AgreeStop with delta": lambda: ag.AgreeStop(0.8, range(1, STEPS + 1), 1, delta=0.2),
-    "class-conditional AgreeStop with delta": lambda: ag.AgreeStop(0.8, range(1, STEPS + 1), 1, class_conditional=True, delta=0.2),
+    "class-conditional AgreeStop with delta": lambda: ag.AgreeStop(
+        0.8, range(1, STEPS + 1), 1, class_conditional=True, delta=0.2
+    ),
     "gate with delta": lambda: ag.AgreeStop(0.8, range(1, STEPS + 1), 1, gate=gate(), delta=0.2),
     "accumulated": lambda: ag.AgreeStop(0.8, range(1, STEPS + 1), 1, accumulated=True, delta=0.2),
-    "stop-aware with delta": lambda: ag.SpikeCP(0.8, range(1, STEPS + 1), 1, ag.MergeConfidence(r=1), "stop-aware", delta=0.2),
+    "stop-aware with delta": lambda: ag.SpikeCP(
+        0.8, range(1, STEPS + 1), 1, ag.MergeConfidence(r=1), "stop-aware", delta=0.2
+    ),
     "simultaneous": lambda: ag.SpikeCP(0.8, (2, 5, 10), 1, ag.MergeConfidence(r=1), "simultaneous"),
-    "simultaneous with delta": lambda: ag.SpikeCP(0.8, (2, 5, 10), 1, ag.MergeConfidence(r=1), "simultaneous", delta=0.2),
-    "Bonferroni with delta": lambda: ag.SpikeCP(0.8, (2, 5, 10), 1, ag.MergeConfidence(r=1), delta=0.2),
+    "simultaneous with delta": lambda: ag.SpikeCP(
+        0.8, (2, 5, 10), 1, ag.MergeConfidence(r=1), "simultaneous", delta=0.2
+    ),
+    "Bonferroni with delta": lambda: ag.SpikeCP(
+        0.8, (2, 5, 10), 1, ag.MergeConfidence(r=1), delta=0.2
+    ),
     "class-conditional, simultaneous, with delta": lambda: class_conditional("simultaneous", 0.2),
     "class-conditional, Bonferroni, with delta": lambda: class_conditional("bonferroni", 0.2),
 }
@@ -173,36 +206,49 @@ def rare_scores(rng: np.random.Generator, n: int) -> ag.Scores:
 @pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
 @pytest.mark.parametrize("kind", ["rare classes", pytest.param("adapted", marks=pytest.mark.slow)])
 def test_rules_that_miss_more_often_than_their_target_have_no_level(kind: str) -> None:
-    """α' = 1 - target was taken for right: for the first because it never stops early, for the second because it has delta = 0.05."""
+    """α' = 1 - target was taken for right: for the first because it never stops early, for the
+    second because it has delta = 0.05.
+    """
     draws, fresh, above = 20, 2000, 0
     for seed in range(draws):
         rng = np.random.default_rng(seed)
         if kind == "adapted":
             rule = ag.AgreeStop(0.8, (2, 5, 10), 1, delta=0.05)
-            adaptive = ag.AdaptiveRule(rule.calibrate(make_scores(rng, np.zeros(300, bool))), rate=1.0)
+            adaptive = ag.AdaptiveRule(
+                rule.calibrate(make_scores(rng, np.zeros(300, bool))), rate=1.0
+            )
             past = make_scores(rng, np.zeros(100, bool))
             for row in range(100):
                 one = past.rows(slice(row, row + 1))
                 adaptive.update(adaptive.decide(one), one.labels)
             calibrated, test = adaptive.calibrated, make_scores(rng, np.zeros(fresh, bool))
         else:
-            calibrated, test = class_conditional("simultaneous", None).calibrate(rare_scores(rng, 40)), rare_scores(rng, fresh)
+            calibrated, test = (
+                class_conditional("simultaneous", None).calibrate(rare_scores(rng, 40)),
+                rare_scores(rng, fresh),
+            )
             assert calibrated.never_stops
         monitor = ag.DriftMonitor(calibrated)
         assert monitor.level is None and "No alarm about misses" in monitor.guarantee
         misses = 1 - calibrated.decide(test).sets[np.arange(fresh), test.labels].mean()
         above += misses > 0.2 + 3 * np.sqrt(0.2 / fresh)
-    assert above >= (5 if kind == "adapted" else 1)  # with probabilities of 0.05 and 0 as was stated: 0.003 and 0
+    # with probabilities of 0.05 and 0 as was stated: 0.003 and 0
+    assert above >= (5 if kind == "adapted" else 1)
 
 
-# ------------------------------------------------------------------------------------------------------------------ adaptive
+# --------------------------------------------------------------------------------------------------
+# adaptive
 
 
 @pytest.mark.parametrize("inputs", [400, pytest.param(4000, marks=pytest.mark.slow)])
 def test_the_adaptive_rule_keeps_its_bound_in_streams_side_by_side(inputs: int) -> None:
-    """The inputs change half way. Of any window in the order of opening no more miss than the bound says."""
+    """The inputs change half way. Of any window in the order of opening no more miss than the bound
+    says.
+    """
     rng, together = np.random.default_rng(0), 30
-    calibrated = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(make_scores(rng, np.zeros(200, bool)))
+    calibrated = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(
+        make_scores(rng, np.zeros(200, bool))
+    )
     adaptive = ag.AdaptiveRule(calibrated, rate=0.5)
     data = make_scores(rng, np.arange(inputs) >= inputs // 2)
     assert data.labels is not None
@@ -228,12 +274,15 @@ def test_the_adaptive_rule_keeps_its_bound_in_streams_side_by_side(inputs: int) 
         assert worst <= adaptive.bound(window, delay) * window + 1e-6
 
 
-# -------------------------------------------------------------------------------------------------------------------- server
+# --------------------------------------------------------------------------------------------------
+# server
 
 
 @pytest.mark.slow
 def test_sessions_of_the_server_side_by_side_raise_few_alarms() -> None:
-    """300 sessions at once on a server of log-confidences, some closed and some without a label; 0.05 and 0.15 at most on average."""
+    """300 sessions at once on a server of log-confidences, some closed and some without a label;
+    0.05 and 0.15 at most on average.
+    """
     for name in ("starlette", "uvicorn", "websockets"):
         pytest.importorskip(name, reason=f"the server needs {name}")
     from agreestop.serve import AsyncClient, Server
@@ -261,7 +310,9 @@ def test_sessions_of_the_server_side_by_side_raise_few_alarms() -> None:
     runs, found = 8, []
     for seed in range(runs):
         rng = np.random.default_rng(seed)
-        rule = ag.AgreeStop(0.9, range(1, STEPS + 1), 1, delta=DELTA).calibrate(make_scores(rng, np.zeros(1000, bool)))
+        rule = ag.AgreeStop(0.9, range(1, STEPS + 1), 1, delta=DELTA).calibrate(
+            make_scores(rng, np.zeros(1000, bool))
+        )
         server = Server(rule, port=0)
         with server.background() as url:
             asyncio.run(run_all(url, make_scores(rng, np.zeros(900, bool)), rng))
@@ -276,5 +327,14 @@ def test_sessions_of_the_server_side_by_side_raise_few_alarms() -> None:
 
 def test_streams_of_the_study_end_in_the_order_of_their_ease() -> None:
     stops = np.array([9, 0, 4, 0, 9, 0])
-    assert [number for _, number in endings(World("alone"), stops, np.random.default_rng(0))] == [0, 1, 2, 3, 4, 5]
-    assert [number for _, number in endings(World("together", 6), stops, np.random.default_rng(0))] == [1, 3, 5, 2, 0, 4]
+    assert [number for _, number in endings(World("alone"), stops, np.random.default_rng(0))] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+    assert [
+        number for _, number in endings(World("together", 6), stops, np.random.default_rng(0))
+    ] == [1, 3, 5, 2, 0, 4]

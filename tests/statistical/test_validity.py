@@ -1,28 +1,35 @@
-"""Every rule that promises coverage keeps it: exact checks on bags, Monte-Carlo checks on fresh draws, and controls that must fail.
+"""Every rule that promises coverage keeps it: exact checks on bags, Monte-Carlo checks on fresh
+draws, and controls that must fail.
 
-Rows come from a finite pool that one of the simulated worlds below made; a rule meets calibration rows and test rows drawn from it.
+Rows come from a finite pool that one of the simulated worlds below made; a rule meets calibration
+rows and test rows drawn from it.
 
-Bags (no false alarms). For n + 1 exchangeable rows the promise holds given the bag of their values: calibrate on all but one, decide on
-that one, for each in turn, and at most α(n + 1) of the n + 1 labels may be missed. This is an inequality between integers, true for every
-bag.
+Bags (no false alarms). For n + 1 exchangeable rows the promise holds given the bag of their values:
+calibrate on all but one, decide on that one, for each in turn, and at most α(n + 1) of the n + 1
+labels may be missed. This is an inequality between integers, true for every bag.
 
-Monte Carlo (one-sided). Each repetition draws a fresh calibration set of n rows and some test rows, all independent; its coverage is one
-number, and repetitions are independent. A rule fails if their mean lies more than Z standard errors, between repetitions, under the target.
-Z is the normal quantile of 1e-4 / CHECKS: if the means were exactly normal, CHECKS checks would raise a false alarm with probability at
-most 1e-4 altogether. They are means of at least 400 numbers between 0 and 1, and the factor of ten up to the stated family-wise rate of
-1e-3 allows for their skewness. Where the exact coverage is known it is checked on both sides with the same Z. Training-conditional
-promises are checked with exact binomial tails at 1e-4 / CHECKS. A test counts the checks. Seeds are fixed: the rate speaks of a change of
-seeds.
+Monte Carlo (one-sided). Each repetition draws a fresh calibration set of n rows and some test rows,
+all independent; its coverage is one number, and repetitions are independent. A rule fails if their
+mean lies more than Z standard errors, between repetitions, under the target. Z is the normal
+quantile of 1e-4 / CHECKS: if the means were exactly normal, CHECKS checks would raise a false alarm
+with probability at most 1e-4 altogether. They are means of at least 400 numbers between 0 and 1,
+and the factor of ten up to the stated family-wise rate of 1e-3 allows for their skewness. Where the
+exact coverage is known it is checked on both sides with the same Z. Training-conditional promises
+are checked with exact binomial tails at 1e-4 / CHECKS. A test counts the checks. Seeds are fixed:
+the rate speaks of a change of seeds.
 
-Controls. Rules without a promise go through the same checkers, and must fail: Fisher's combination of dependent members, prefix minima
-of sorted members, constants that are too small, Bonferroni without its M, a quantile without the (n + 1), a quantile per class in the
-stop-aware rule, a marginal rule asked for its coverage by class or given the calibration data.
+Controls. Rules without a promise go through the same checkers, and must fail: Fisher's combination
+of dependent members, prefix minima of sorted members, constants that are too small, Bonferroni
+without its M, a quantile without the (n + 1), a quantile per class in the stop-aware rule, a
+marginal rule asked for its coverage by class or given the calibration data.
 
 Worlds
     counted    small spike counts: heavy ties; members from independent to identical
-    misled     some inputs are recognised at once, some are confidently wrong at first, some tie in all classes until late
-    hunted     the label's loss is in its tail at exactly one checkpoint, and just there the other classes leave, so that the rule stops and
-               misses wherever it can: with no ties the coverage is exactly what the calibration bought
+    misled     some inputs are recognised at once, some are confidently wrong at first, some tie in
+               all classes until late
+    hunted     the label's loss is in its tail at exactly one checkpoint, and just there the other
+               classes leave, so that the rule stops and misses wherever it can: with no ties the
+               coverage is exactly what the calibration bought
     coupled    true labels' ranks under a worst coupling of the members, found by rearrangement
 """
 
@@ -43,7 +50,13 @@ from numpy.typing import NDArray
 import agreestop as ag
 from agreestop.common import quantile_rank
 from agreestop.decide.confidence import Pooling
-from tests.decide.strategies import Shaped, Trials, calibrate_quietly, merge_exchangeable, value_of_each
+from tests.decide.strategies import (
+    Shaped,
+    Trials,
+    calibrate_quietly,
+    merge_exchangeable,
+    value_of_each,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +91,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Setting:
-    """How many calibration rows, the target, how many checkpoints, and the largest set that may stop."""
+    """How many calibration rows, the target, how many checkpoints, and the largest set that may
+    stop.
+    """
 
     n: int
     target: str
@@ -98,7 +113,8 @@ class Setting:
         return range(1, self.checkpoints + 1)
 
 
-# With four members even the minimum of the p-variables, at four times its price, can exclude a label in each of these.
+# With four members even the minimum of the p-variables, at four times its price, can exclude a
+# label in each of these.
 SETTINGS = (
     Setting(8, "0.5", 1, 1),
     Setting(20, "0.6", 2, 2),
@@ -108,13 +124,16 @@ SETTINGS = (
 )
 
 
-# --------------------------------------------------------------------------------------------------------------------- worlds
+# --------------------------------------------------------------------------------------------------
+# worlds
 
 World = Callable[[np.random.Generator, int, int, int, int], Pool]
 
 
 def counted(dependence: float) -> World:
-    def world(rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int) -> Pool:
+    def world(
+        rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int
+    ) -> Pool:
         labels = rng.integers(classes, size=rows)
         rates = np.full((rows, checkpoints, members, classes), 0.25)
         quality = np.linspace(0.3, 1.1, members) if members > 1 else np.ones(1)
@@ -127,14 +146,19 @@ def counted(dependence: float) -> World:
     return world
 
 
-def misled(rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int) -> Pool:
+def misled(
+    rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int
+) -> Pool:
     labels = rng.integers(classes, size=rows)
     rival = (labels + rng.integers(1, classes, size=rows)) % classes
     kind = rng.choice(3, p=[0.45, 0.3, 0.25], size=rows)
-    switch = rng.integers(checkpoints + 1, size=rows)  # a misled input comes to its senses here; never, if past the end
+    # a misled input comes to its senses here; never, if past the end
+    switch = rng.integers(checkpoints + 1, size=rows)
     at = np.arange(rows)
     logits = np.zeros((rows, checkpoints, members, classes))
-    noise = rng.normal(size=(rows, checkpoints, 1, classes)) + rng.normal(size=(rows, checkpoints, members, classes))
+    noise = rng.normal(size=(rows, checkpoints, 1, classes)) + rng.normal(
+        size=(rows, checkpoints, members, classes)
+    )
     for t in range(checkpoints):
         told, wrong = kind == 0, (kind == 1) & (t < switch)
         right = (kind == 1) & (t >= switch)
@@ -148,11 +172,14 @@ def misled(rng: np.random.Generator, rows: int, checkpoints: int, members: int, 
     return Pool(ag.log_confidence(logits), labels)
 
 
-def hunted(rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int) -> Pool:
+def hunted(
+    rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int
+) -> Pool:
     labels = rng.integers(classes, size=rows)
     rival = (labels + 1) % classes
     at = np.arange(rows)
-    # One uniform number, shifted: its tails {loss > 1 - 1/M} at the M checkpoints are disjoint and cover everything.
+    # One uniform number, shifted: its tails {loss > 1 - 1/M} at the M checkpoints are disjoint and
+    # cover everything.
     losses = (rng.random((rows, 1)) + np.arange(checkpoints) / checkpoints) % 1
     tail = losses > 1 - 1 / checkpoints
     scores = np.where(tail[:, :, None], 5.0, 0.0) * np.ones(classes)
@@ -162,9 +189,13 @@ def hunted(rng: np.random.Generator, rows: int, checkpoints: int, members: int, 
 
 
 def by_class(world: World) -> World:
-    """Classes unlike each other: the second has its confidences spoilt, and only every third row of the last is kept."""
+    """Classes unlike each other: the second has its confidences spoilt, and only every third row of
+    the last is kept.
+    """
 
-    def unlike(rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int) -> Pool:
+    def unlike(
+        rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int
+    ) -> Pool:
         pool = world(rng, 3 * rows, checkpoints, members, classes)
         keep = np.flatnonzero((pool.labels != classes - 1) | (np.arange(3 * rows) % 3 == 0))[:rows]
         labels, values = pool.labels[keep], pool.log_confidence[keep]
@@ -176,14 +207,26 @@ def by_class(world: World) -> World:
     return unlike
 
 
-def hunted_mass(rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int) -> Pool:
-    """For AgreeStop with I = 2: at one checkpoint the best two classes are wrong, with a risk between 0 and 0.3; later all is clear."""
+def hunted_mass(
+    rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int
+) -> Pool:
+    """For AgreeStop with I = 2: at one checkpoint the best two classes are wrong, with a risk
+    between 0 and 0.3; later all is clear.
+    """
     labels = rng.integers(classes, size=rows)
     risk, moment = 0.3 * rng.random(rows), rng.integers(checkpoints, size=rows)
-    order = (labels[:, None] + np.array([1, 2, 0, *range(3, classes)])) % classes  # two rivals, the label, the others
+    order = (
+        labels[:, None] + np.array([1, 2, 0, *range(3, classes)])
+    ) % classes  # two rivals, the label, the others
     at = np.arange(rows)
     logits = np.zeros((rows, checkpoints, classes))
-    mass = np.concatenate([np.outer(1 - risk, [0.6, 0.4]), np.outer(risk, [0.8] + [0.2 / (classes - 3)] * (classes - 3))], axis=1)
+    mass = np.concatenate(
+        [
+            np.outer(1 - risk, [0.6, 0.4]),
+            np.outer(risk, [0.8] + [0.2 / (classes - 3)] * (classes - 3)),
+        ],
+        axis=1,
+    )
     for t in range(checkpoints):
         now, after = moment == t, moment < t
         logits[at[now, None], t, order[now]] = np.log(mass[now])
@@ -192,7 +235,8 @@ def hunted_mass(rng: np.random.Generator, rows: int, checkpoints: int, members: 
 
 
 def coupled(r: float, members: int, allowed: int, rows: int, factor: float) -> tuple[Pool, int]:
-    """Ranks 1..rows of the true label's loss for each member, coupled so that as many rows as possible have factor·M_r(ranks) ≤ allowed.
+    """Ranks 1..rows of the true label's loss for each member, coupled so that as many rows as
+    possible have factor·M_r(ranks) ≤ allowed.
 
     Also that number. `rearrange` orders each member oppositely to the sum of the others.
     """
@@ -225,10 +269,13 @@ def coupled(r: float, members: int, allowed: int, rows: int, factor: float) -> t
     return Pool(-scores, labels), low
 
 
-# ------------------------------------------------------------------------------------------------------------------- checkers
+# --------------------------------------------------------------------------------------------------
+# checkers
 
 Decider = Callable[[Integers, Integers, int], Booleans]
-"""Calibrate on some rows of a pool, decide on others, in the repetition of that number: which labels are held."""
+"""Calibrate on some rows of a pool, decide on others, in the repetition of that number: which
+labels are held.
+"""
 
 
 def deciding(rule: Rule, pool: Pool, members: Callable[[int], Integers] | None = None) -> Decider:
@@ -252,11 +299,17 @@ class Draw:
     test: Integers
 
 
-def draws(pool: Pool, n: int, tests: int, repeats: int, seed: int, distinct: bool = False) -> Iterator[Draw]:
+def draws(
+    pool: Pool, n: int, tests: int, repeats: int, seed: int, distinct: bool = False
+) -> Iterator[Draw]:
     """Independent rows, or `distinct` ones, which are exchangeable and never tie."""
     rng = np.random.default_rng(seed)
     for number in range(repeats):
-        rows = rng.choice(len(pool), n + tests, replace=False) if distinct else rng.integers(len(pool), size=n + tests)
+        rows = (
+            rng.choice(len(pool), n + tests, replace=False)
+            if distinct
+            else rng.integers(len(pool), size=n + tests)
+        )
         yield Draw(number, rows[:n], rows[n:])
 
 
@@ -266,13 +319,22 @@ def repeats_for(setting: Setting) -> int:
     return int(np.clip(p * (1 - p) / (setting.n + 2) / 0.0025**2, 400, 4000))
 
 
-def coverages(decide: Decider, pool: Pool, setting: Setting, tests: int = 100, seed: int = 1, distinct: bool = False) -> Floats:
+def coverages(
+    decide: Decider,
+    pool: Pool,
+    setting: Setting,
+    tests: int = 100,
+    seed: int = 1,
+    distinct: bool = False,
+) -> Floats:
     """The coverage of each repetition."""
     plan = draws(pool, setting.n, tests, repeats_for(setting), seed, distinct)
     return np.array([decide(draw.calibration, draw.test, draw.number).mean() for draw in plan])
 
 
-def class_coverages(decide: Decider, pool: Pool, setting: Setting, label: int, seed: int = 1) -> Floats:
+def class_coverages(
+    decide: Decider, pool: Pool, setting: Setting, label: int, seed: int = 1
+) -> Floats:
     """The coverage among test rows of one class, where a repetition has any."""
     values = []
     for draw in draws(pool, setting.n, 100, repeats_for(setting), seed):
@@ -309,17 +371,28 @@ def binomial_tail(count: int, trials: int, p: float) -> float:
     """P(Binomial(trials, p) ≥ count)."""
     ks = np.arange(count, trials + 1)
     logs = [
-        math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1) + k * math.log(p) + (trials - k) * math.log1p(-p)
+        math.lgamma(trials + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(trials - k + 1)
+        + k * math.log(p)
+        + (trials - k) * math.log1p(-p)
         for k in ks
     ]
     return float(np.exp(logs).sum())
 
 
-def shortfalls(decide: Decider, pool: Pool, setting: Setting, repeats: int = CONDITIONAL_REPEATS) -> int:
-    """How many calibration draws cover too little of the whole pool: this is the conditional coverage, without a sampling error."""
+def shortfalls(
+    decide: Decider, pool: Pool, setting: Setting, repeats: int = CONDITIONAL_REPEATS
+) -> int:
+    """How many calibration draws cover too little of the whole pool: this is the conditional
+    coverage, without a sampling error.
+    """
     everything = np.arange(len(pool))
     needed = Fraction(setting.target) * len(pool)
-    return sum(int(decide(draw.calibration, everything, draw.number).sum()) < needed for draw in draws(pool, setting.n, 0, repeats, seed=3))
+    return sum(
+        int(decide(draw.calibration, everything, draw.number).sum()) < needed
+        for draw in draws(pool, setting.n, 0, repeats, seed=3)
+    )
 
 
 def keeps_given_calibration(count: int, repeats: int, delta: float) -> bool:
@@ -327,7 +400,8 @@ def keeps_given_calibration(count: int, repeats: int, delta: float) -> bool:
     return binomial_tail(count, repeats, delta) > FALSE_ALARM
 
 
-# ---------------------------------------------------------------------------------------------------------------------- cases
+# --------------------------------------------------------------------------------------------------
+# cases
 
 POOLINGS: tuple[Pooling | None, ...] = (
     None,
@@ -341,17 +415,23 @@ POOLINGS: tuple[Pooling | None, ...] = (
 )
 SCORES: dict[str, Callable[[Pool], Any]] = {
     "raw": lambda tuning: ag.LogLoss(ag.MergeConfidence(0)),
-    "fixed temperature": lambda tuning: ag.Temperature(ag.MergeConfidence(1), np.linspace(2.0, 0.5, tuning.log_confidence.shape[1])),
+    "fixed temperature": lambda tuning: ag.Temperature(
+        ag.MergeConfidence(1), np.linspace(2.0, 0.5, tuning.log_confidence.shape[1])
+    ),
     "fitted temperature": lambda tuning: ag.Temperature.fit(tuning.log_confidence, tuning.labels),
     "spread": lambda tuning: ag.Spread(ag.LogLoss(), 0.7),
-    "shaped": lambda tuning: Shaped(ag.LogLoss(), np.linspace(1.5, -1.5, tuning.log_confidence.shape[1])),
+    "shaped": lambda tuning: Shaped(
+        ag.LogLoss(), np.linspace(1.5, -1.5, tuning.log_confidence.shape[1])
+    ),
     "ranks": lambda tuning: ag.TuningRanks.fit(tuning.log_confidence, tuning.labels),
 }
 RISKS: dict[str, Callable[[Pool, Setting], Any]] = {
     "plain": lambda tuning, setting: ag.TopMass(ag.MergeConfidence(0)),
     "temperatures": lambda tuning, setting: ag.TopMass.fit(tuning.log_confidence, tuning.labels),
     "shaped": lambda tuning, setting: ag.ShapedRisk.per_time(ag.TopMass(), setting.times),
-    "learned": lambda tuning, setting: ag.LearnedRisk.fit(tuning.log_confidence, tuning.labels, max_set_size=setting.size),
+    "learned": lambda tuning, setting: ag.LearnedRisk.fit(
+        tuning.log_confidence, tuning.labels, max_set_size=setting.size
+    ),
 }
 CASES: tuple[tuple[str, World, Setting], ...] = (
     ("counted, identical members", counted(1.0), SETTINGS[0]),
@@ -377,7 +457,14 @@ def name_of(value: object) -> str:
     return str(value).replace(" ", "")
 
 
-def pool_of(world: World, setting: Setting, members: int = MEMBERS, classes: int = CLASSES, rows: int = 2000, seed: int = 0) -> Pool:
+def pool_of(
+    world: World,
+    setting: Setting,
+    members: int = MEMBERS,
+    classes: int = CLASSES,
+    rows: int = 2000,
+    seed: int = 0,
+) -> Pool:
     return world(np.random.default_rng(seed), rows, setting.checkpoints, members, classes)
 
 
@@ -391,7 +478,11 @@ def always(order: Integers) -> Callable[[int], Integers]:
 
 
 def order_of(pooling: object) -> Callable[[int], Integers] | None:
-    return shuffled(9) if isinstance(pooling, ag.MergePValues) and pooling.form == "exchangeable" else None
+    return (
+        shuffled(9)
+        if isinstance(pooling, ag.MergePValues) and pooling.form == "exchangeable"
+        else None
+    )
 
 
 def describe(what: str, values: Floats) -> str:
@@ -414,7 +505,9 @@ def test_every_calibration_covers_with_every_score(calibration: str, score: str)
     for what, world, setting in CASES:
         fitted = SCORES[score](pool_of(world, setting, rows=300, seed=77))
         pool = pool_of(world, setting)
-        rule = ag.SpikeCP(setting.target, setting.times, setting.size, calibration=calibration, score=fitted)
+        rule = ag.SpikeCP(
+            setting.target, setting.times, setting.size, calibration=calibration, score=fitted
+        )
         values = coverages(deciding(rule, pool), pool, setting)
         assert keeps(values, setting.p), describe(f"{what} {setting}", values)
 
@@ -430,17 +523,29 @@ def test_agreestop_covers(fill: bool, risk: str) -> None:
         assert keeps(values, setting.p), describe(f"{what} {setting}", values)
 
 
-def of_each_kind(setting: Setting, class_conditional: bool = False, delta: str | None = None) -> dict[str, Rule]:
+def of_each_kind(
+    setting: Setting, class_conditional: bool = False, delta: str | None = None
+) -> dict[str, Rule]:
     """The rules that make conditional promises."""
     target, times, size = setting.target, setting.times, setting.size
     pooling = ag.MergeConfidence(1)
     rules: dict[str, Rule] = {
-        calibration: ag.SpikeCP(target, times, size, pooling, calibration, class_conditional=class_conditional, delta=delta)
+        calibration: ag.SpikeCP(
+            target,
+            times,
+            size,
+            pooling,
+            calibration,
+            class_conditional=class_conditional,
+            delta=delta,
+        )
         for calibration in CALIBRATIONS
     }
     for fill in (False, True):
         name = "agreestop, filled" if fill else "agreestop"
-        rules[name] = ag.AgreeStop(target, times, size, fill, class_conditional=class_conditional, delta=delta)
+        rules[name] = ag.AgreeStop(
+            target, times, size, fill, class_conditional=class_conditional, delta=delta
+        )
     return rules
 
 
@@ -483,12 +588,16 @@ def test_training_conditional_rules_cover_given_the_calibration_data(kind: str) 
 
 
 def test_monte_carlo_checks_are_counted() -> None:
-    checks = len(CASES) * (len(POOLINGS) + len(CALIBRATIONS) * len(SCORES)) + len(MASS_CASES) * 2 * len(RISKS)
-    checks += len(KINDS) * (3 * len(CLASS_CASES) + len(CONDITIONAL_CASES)) + 50  # the exact coverages below
+    checks = len(CASES) * (len(POOLINGS) + len(CALIBRATIONS) * len(SCORES)) + len(
+        MASS_CASES
+    ) * 2 * len(RISKS)
+    # the exact coverages below
+    checks += len(KINDS) * (3 * len(CLASS_CASES) + len(CONDITIONAL_CASES)) + 50
     assert checks <= CHECKS
 
 
-# -------------------------------------------------------------------------------------------------------------- exact coverage
+# --------------------------------------------------------------------------------------------------
+# exact coverage
 
 EXACT_SETTINGS = (
     Setting(8, "0.5", 1, 2),
@@ -512,10 +621,13 @@ def test_coverage_is_exactly_what_the_ranks_say(kind: str, setting: Setting) -> 
 
 
 @pytest.mark.parametrize(
-    ("members", "setting"), [(2, Setting(99, "0.9", 1, 2)), (4, Setting(99, "0.8", 1, 2)), (2, Setting(50, "0.9", 1, 2))]
+    ("members", "setting"),
+    [(2, Setting(99, "0.9", 1, 2)), (4, Setting(99, "0.8", 1, 2)), (2, Setting(50, "0.9", 1, 2))],
 )
 def test_majority_vote_can_spend_all_it_is_allowed(members: int, setting: Setting) -> None:
-    """Two camps of members that miss on different inputs: either camp is half of the votes, and half is not a majority."""
+    """Two camps of members that miss on different inputs: either camp is half of the votes, and
+    half is not a majority.
+    """
     rng = np.random.default_rng(0)
     losses = rng.random(2000)
     both = np.stack([losses, (losses + 0.5) % 1], axis=1)[:, np.arange(members) % 2]
@@ -530,23 +642,40 @@ def test_majority_vote_can_spend_all_it_is_allowed(members: int, setting: Settin
 
 
 def test_an_odd_majority_vote_keeps_its_promise_and_spends_nearly_all_of_it() -> None:
-    """On every input two of three members share a loss and the third has none, so each loss above the thresholds is a miss."""
+    """On every input two of three members share a loss and the third has none, so each loss above
+    the thresholds is a miss.
+    """
     setting = Setting(299, "0.8", 1, 2)
     rng = np.random.default_rng(0)
     labels, losses = rng.integers(2, size=4000), rng.random(4000)
     scores = np.zeros((4000, 1, 3, 2))
-    scores[np.arange(4000), 0, :, labels] = np.where(np.arange(3) == rng.integers(3, size=4000)[:, None], 0.0, losses[:, None])
+    scores[np.arange(4000), 0, :, labels] = np.where(
+        np.arange(3) == rng.integers(3, size=4000)[:, None], 0.0, losses[:, None]
+    )
     pool = Pool(-scores, labels)
-    values = coverages(deciding(ag.SpikeCP(setting.target, setting.times, setting.size, ag.MajorityVote()), pool), pool, setting)
+    values = coverages(
+        deciding(ag.SpikeCP(setting.target, setting.times, setting.size, ag.MajorityVote()), pool),
+        pool,
+        setting,
+    )
     assert keeps(values, setting.p), describe("odd vote", values)
     assert not keeps(values, setting.p + 0.03), describe("odd vote, room", values)
 
 
-@pytest.mark.parametrize("pooling", [ag.MergePValues(1), ag.MergePValues(0, "randomized"), ag.MergeRanks(1), ag.MajorityVote()], ids=repr)
+@pytest.mark.parametrize(
+    "pooling",
+    [ag.MergePValues(1), ag.MergePValues(0, "randomized"), ag.MergeRanks(1), ag.MajorityVote()],
+    ids=repr,
+)
 def test_class_conditional_ranks_and_votes_cover_each_class(pooling: Pooling) -> None:
     for what, world, setting in CLASS_CASES:
         pool = pool_of(world, setting, classes=3)
-        decide = deciding(ag.SpikeCP(setting.target, setting.times, setting.size, pooling, class_conditional=True), pool)
+        decide = deciding(
+            ag.SpikeCP(
+                setting.target, setting.times, setting.size, pooling, class_conditional=True
+            ),
+            pool,
+        )
         for label in range(3):
             values = class_coverages(decide, pool, setting, label)
             assert keeps(values, setting.p), describe(f"{what} {setting} class {label}", values)
@@ -563,13 +692,23 @@ def test_class_conditional_coverage_is_exactly_what_the_ranks_say(calibration: s
             test = draw.test[pool.labels[draw.test] == label]
             size = int((pool.labels[draw.calibration] == label).sum()) + 1
             if len(test):
-                surplus.append(decide(draw.calibration, test, draw.number).mean() - math.ceil(size * (1 - setting.alpha)) / size)
+                surplus.append(
+                    decide(draw.calibration, test, draw.number).mean()
+                    - math.ceil(size * (1 - setting.alpha)) / size
+                )
         assert equals(np.array(surplus), 0.0), describe(f"class {label}", np.array(surplus))
 
 
-@pytest.mark.parametrize(("n", "target", "delta"), [(50, "0.9", "0.1"), (100, "0.8", "0.05"), (30, "0.9", "0.05"), (29, "0.5", "0.3")])
-def test_training_conditional_shortfall_is_exactly_the_binomial_tail(n: int, target: str, delta: str) -> None:
-    """One checkpoint, a uniform loss of the label: the conditional coverage is the threshold itself."""
+@pytest.mark.parametrize(
+    ("n", "target", "delta"),
+    [(50, "0.9", "0.1"), (100, "0.8", "0.05"), (30, "0.9", "0.05"), (29, "0.5", "0.3")],
+)
+def test_training_conditional_shortfall_is_exactly_the_binomial_tail(
+    n: int, target: str, delta: str
+) -> None:
+    """One checkpoint, a uniform loss of the label: the conditional coverage is the threshold
+    itself.
+    """
     rule = ag.SpikeCP(target, (1,), 1, delta=delta)
     rng = np.random.default_rng(n)
     thresholds = []
@@ -585,7 +724,8 @@ def test_training_conditional_shortfall_is_exactly_the_binomial_tail(n: int, tar
     assert equals((np.array(thresholds) < p).astype(float), exact)
 
 
-# ----------------------------------------------------------------------------------------------------------------------- bags
+# --------------------------------------------------------------------------------------------------
+# bags
 
 BAG_SETTINGS = (Setting(8, "0.5", 1, 1), Setting(24, "0.6", 2, 2), Setting(39, "0.7", 3, 1))
 BAGS = 20
@@ -602,7 +742,11 @@ def bag_worlds() -> tuple[World, ...]:
     return counted(0.0), counted(0.9), misled, hunted
 
 
-@pytest.mark.parametrize("pooling", [pooling for pooling in POOLINGS if getattr(pooling, "form", "any") == "any"], ids=name_of)
+@pytest.mark.parametrize(
+    "pooling",
+    [pooling for pooling in POOLINGS if getattr(pooling, "form", "any") == "any"],
+    ids=name_of,
+)
 def test_no_bag_is_missed_too_often_with_any_pooling(pooling: Pooling | None) -> None:
     for setting in BAG_SETTINGS:
         for world in bag_worlds():
@@ -625,7 +769,9 @@ def test_no_class_of_a_bag_is_missed_too_often(kind: str) -> None:
         pool = pool_of(by_class(world), setting, classes=3, rows=BAGS * (setting.n + 1))
         decide = deciding(of_each_kind(setting, class_conditional=True)[kind], pool)
         for rows in np.arange(len(pool)).reshape(BAGS, -1):
-            missed = np.array([not decide(np.delete(rows, i), rows[i : i + 1], i)[0] for i in range(len(rows))])
+            missed = np.array(
+                [not decide(np.delete(rows, i), rows[i : i + 1], i)[0] for i in range(len(rows))]
+            )
             for label in range(3):
                 own = pool.labels[rows] == label
                 assert missed[own].sum() <= setting.alpha * int(own.sum())
@@ -633,11 +779,15 @@ def test_no_class_of_a_bag_is_missed_too_often(kind: str) -> None:
 
 @pytest.mark.parametrize("r", [-0.5, 0, 1, 3])
 def test_no_bag_is_missed_too_often_over_all_orders_of_the_members(r: float) -> None:
-    """Prefix minima promise over the draw of the members: here all orders of three unlike members."""
+    """Prefix minima promise over the draw of the members: here all orders of three unlike
+    members.
+    """
     orders = [np.array(order) for order in permutations(range(3))]
     bags = BAGS // 4
     for setting in BAG_SETTINGS:
-        rule = ag.SpikeCP(setting.target, setting.times, setting.size, ag.MergePValues(r, form="exchangeable"))
+        rule = ag.SpikeCP(
+            setting.target, setting.times, setting.size, ag.MergePValues(r, form="exchangeable")
+        )
         for world in bag_worlds():
             pool = pool_of(world, setting, 3, rows=bags * (setting.n + 1))
             deciders = [deciding(rule, pool, always(order)) for order in orders]
@@ -648,7 +798,9 @@ def test_no_bag_is_missed_too_often_over_all_orders_of_the_members(r: float) -> 
 
 @pytest.mark.parametrize("r", [-20, -2, -1, -0.5, 0, 0.2, 0.5, 1, 2, 3, 5])
 def test_worst_coupling_of_the_members_spends_nearly_all_that_is_allowed(r: float) -> None:
-    """600 rows, 10 % may be missed: the exact constant lets a worst coupling of four members miss most of those 60, and no more."""
+    """600 rows, 10 % may be missed: the exact constant lets a worst coupling of four members miss
+    most of those 60, and no more.
+    """
     rows, allowed = 600, 60
     pool, expected = coupled(r, MEMBERS, allowed, rows, ag.merging_factor(r, MEMBERS))
     decide = deciding(ag.SpikeCP("0.9", (1,), 2, ag.MergePValues(r)), pool)
@@ -657,27 +809,41 @@ def test_worst_coupling_of_the_members_spends_nearly_all_that_is_allowed(r: floa
 
 @pytest.mark.parametrize(
     "pooling",
-    [*(ag.MergePValues(r, form="randomized") for r in (0, 1)), *(ag.MergePValues(r, form="exchangeable") for r in (-0.5, 0, 1, 3))],
+    [
+        *(ag.MergePValues(r, form="randomized") for r in (0, 1)),
+        *(ag.MergePValues(r, form="exchangeable") for r in (-0.5, 0, 1, 3)),
+    ],
     ids=name_of,
 )
 def test_worst_coupling_spends_nearly_all_in_the_other_forms_too(pooling: ag.MergePValues) -> None:
-    """The coupled rows fall for any uniform number and any order; the others have all ranks above theirs, and stand."""
+    """The coupled rows fall for any uniform number and any order; the others have all ranks above
+    theirs, and stand.
+    """
     rows, allowed, r = 600, 60, pooling.r
-    # This constant is valid for any number of members, so it is a little larger than four members need.
+    # This constant is valid for any number of members, so it is a little larger than four members
+    # need.
     constant = math.e if r == 0 else (r + 1) ** (1 / r)
     pool, expected = coupled(r, MEMBERS, allowed, rows, constant)
     decide = deciding(ag.SpikeCP("0.9", (1,), 2, pooling), pool, order_of(pooling))
-    assert 0.85 * allowed * ag.merging_factor(r, MEMBERS) / constant <= expected <= bag_misses(decide, np.arange(rows)) <= allowed
+    assert (
+        0.85 * allowed * ag.merging_factor(r, MEMBERS) / constant
+        <= expected
+        <= bag_misses(decide, np.arange(rows))
+        <= allowed
+    )
 
 
-# A coupling made for a constant smaller by this share holds more rows than may be missed: the true constant must let them stand.
+# A coupling made for a constant smaller by this share holds more rows than may be missed: the true
+# constant must let them stand.
 SHARES = (0.93, 0.8, 0.6)
 
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("table", [False, True], ids=["exact", "printed"])
 @pytest.mark.parametrize("r", [-20, -2, -1, -0.5, 0, 0.2, 0.5, 1, 2, 3, 5])
-def test_no_coupling_of_the_members_is_missed_too_often(r: float, table: bool, share: float) -> None:
+def test_no_coupling_of_the_members_is_missed_too_often(
+    r: float, table: bool, share: float
+) -> None:
     rows, allowed = 800, 80
     pool, tempted = coupled(r, MEMBERS, allowed, rows, share * ag.merging_factor(r, MEMBERS))
     assert tempted > allowed
@@ -687,19 +853,25 @@ def test_no_coupling_of_the_members_is_missed_too_often(r: float, table: bool, s
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("r", [-0.5, 0, 1, 3])
-def test_no_coupling_is_missed_too_often_over_all_orders_of_the_members(r: float, share: float) -> None:
+def test_no_coupling_is_missed_too_often_over_all_orders_of_the_members(
+    r: float, share: float
+) -> None:
     rows, allowed = 200, 20
     pool, _ = coupled(r, MEMBERS, allowed, rows, share * (math.e if r == 0 else (r + 1) ** (1 / r)))
     rule = ag.SpikeCP("0.9", (1,), 2, ag.MergePValues(r, form="exchangeable"))
     orders = [np.array(order) for order in permutations(range(MEMBERS))]
-    misses = sum(bag_misses(deciding(rule, pool, always(order)), np.arange(rows)) for order in orders)
+    misses = sum(
+        bag_misses(deciding(rule, pool, always(order)), np.arange(rows)) for order in orders
+    )
     assert misses <= allowed * len(orders)
 
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("r", [0, 1])
 def test_no_coupling_is_missed_too_often_over_the_uniform_number(r: float, share: float) -> None:
-    """A smaller uniform number misses more, so numbers rounded up to a grid count too few misses, never too many."""
+    """A smaller uniform number misses more, so numbers rounded up to a grid count too few misses,
+    never too many.
+    """
     rows, allowed = 300, 30
     pool, _ = coupled(r, MEMBERS, allowed, rows, share * (math.e if r == 0 else 2.0))
     rule = ag.SpikeCP("0.9", (1,), 2, ag.MergePValues(r, form="randomized"))
@@ -713,15 +885,20 @@ def test_no_coupling_is_missed_too_often_over_the_uniform_number(r: float, share
     assert misses <= allowed + 1e-9
 
 
-# ------------------------------------------------------------------------------------------------------------------- controls
+# --------------------------------------------------------------------------------------------------
+# controls
 
 
 def from_p_values(pool: Pool, alpha: float, combine: Callable[[Floats], Floats]) -> Decider:
-    """A control: the label is held where the members' p-variables (b, K) at the last checkpoint combine to more than α."""
+    """A control: the label is held where the members' p-variables (b, K) at the last checkpoint
+    combine to more than α.
+    """
     own = -pool.log_confidence[np.arange(len(pool)), -1, :, pool.labels]
 
     def decide(calibration: Integers, test: Integers, number: int) -> Booleans:
-        p = np.stack([ag.p_values(own[calibration, k], own[test, k]) for k in range(own.shape[1])], axis=1)
+        p = np.stack(
+            [ag.p_values(own[calibration, k], own[test, k]) for k in range(own.shape[1])], axis=1
+        )
         return np.asarray(combine(p) > alpha)
 
     return decide
@@ -737,7 +914,9 @@ def fisher(p: Floats) -> Floats:
 def continuous(dependence: float) -> World:
     """Losses without ties, for controls that ties would hide."""
 
-    def world(rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int) -> Pool:
+    def world(
+        rng: np.random.Generator, rows: int, checkpoints: int, members: int, classes: int
+    ) -> Pool:
         shared = rng.normal(size=(rows, checkpoints, 1, classes))
         own = rng.normal(size=(rows, checkpoints, members, classes))
         logits = math.sqrt(dependence) * shared + math.sqrt(1 - dependence) * own
@@ -774,17 +953,30 @@ def test_control_prefix_minima_need_one_constant_for_all_prefixes() -> None:
     pool = pool_of(continuous(0.0), CONTROL, members=12)
 
     def by_prefix(p: Floats) -> Floats:
-        return np.min([ag.merging_factor(-0.9, m) * ag.generalized_mean(p[:, :m], -0.9) for m in range(1, 13)], axis=0)
+        return np.min(
+            [
+                ag.merging_factor(-0.9, m) * ag.generalized_mean(p[:, :m], -0.9)
+                for m in range(1, 13)
+            ],
+            axis=0,
+        )
 
     assert not keeps(coverages(from_p_values(pool, 0.1, by_prefix), pool, CONTROL), 0.9)
-    assert keeps(coverages(from_p_values(pool, 0.1, lambda p: merge_exchangeable(p, -0.9)), pool, CONTROL), 0.9)
+    assert keeps(
+        coverages(from_p_values(pool, 0.1, lambda p: merge_exchangeable(p, -0.9)), pool, CONTROL),
+        0.9,
+    )
 
 
 def test_control_mean_of_p_values_needs_its_constant() -> None:
     pool, expected = coupled(1, MEMBERS, 30, 300, 1.0)
     assert expected > 50
-    assert not bag_keeps(from_p_values(pool, 0.1, lambda p: p.mean(axis=1)), np.arange(300), Fraction(30))
-    assert bag_keeps(from_p_values(pool, 0.1, lambda p: ag.merge_p_values(p, 1)), np.arange(300), Fraction(30))
+    assert not bag_keeps(
+        from_p_values(pool, 0.1, lambda p: p.mean(axis=1)), np.arange(300), Fraction(30)
+    )
+    assert bag_keeps(
+        from_p_values(pool, 0.1, lambda p: ag.merge_p_values(p, 1)), np.arange(300), Fraction(30)
+    )
 
 
 @pytest.mark.parametrize("r", [-2, -1, -0.5, 0, 0.2, 2])
@@ -792,21 +984,28 @@ def test_control_constants_that_are_ten_percent_too_small_fail(r: float) -> None
     small = 0.9 * ag.merging_factor(r, MEMBERS)
     pool, expected = coupled(r, MEMBERS, 60, 600, small)
     assert expected > 60
-    decide = from_p_values(pool, 0.1 * (1 + 1e-9), lambda p: np.minimum(1, small * ag.generalized_mean(p, r)))
+    decide = from_p_values(
+        pool, 0.1 * (1 + 1e-9), lambda p: np.minimum(1, small * ag.generalized_mean(p, r))
+    )
     assert not bag_keeps(decide, np.arange(600), Fraction(60))
 
 
 def test_control_bonferroni_without_its_factor_fails() -> None:
-    """Four checkpoints at the level of one: the hunted label is missed up to four times as often."""
+    """Four checkpoints at the level of one: the hunted label is missed up to four times
+    as often.
+    """
     setting = Setting(200, "0.9", 4, 2)
     pool = pool_of(hunted, setting)
-    at_level_of_one = ag.SpikeCP("0.6", setting.times, setting.size, ag.MergeConfidence(1))  # α/M = 0.1
+    # α/M = 0.1
+    at_level_of_one = ag.SpikeCP("0.6", setting.times, setting.size, ag.MergeConfidence(1))
     values = coverages(deciding(at_level_of_one, pool), pool, setting)
     assert not keeps(values, setting.p)
     assert keeps(values, 0.6)
 
 
-@pytest.mark.parametrize("setting", [Setting(20, "0.9", 1, 1), Setting(8, "0.5", 1, 1)], ids=name_of)
+@pytest.mark.parametrize(
+    "setting", [Setting(20, "0.9", 1, 1), Setting(8, "0.5", 1, 1)], ids=name_of
+)
 def test_control_quantile_without_the_correction_fails(setting: Setting) -> None:
     pool = pool_of(continuous(0.0), setting, members=1)
     own = -pool.log_confidence[np.arange(len(pool)), 0, 0, pool.labels]
@@ -820,15 +1019,25 @@ def test_control_quantile_without_the_correction_fails(setting: Setting) -> None
 
 
 def test_control_quantile_per_class_breaks_the_stop_aware_rule() -> None:
-    """Class 0 needs a high threshold; applied only to class 0, it stops inputs of class 1 at once, with class 0 as the answer."""
+    """Class 0 needs a high threshold; applied only to class 0, it stops inputs of class 1 at once,
+    with class 0 as the answer.
+    """
     setting = Setting(60, "0.8", 2, 1)
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=2000)
-    scores = np.where(labels[:, None, None] == 0, np.array([[9.0, 9.0], [5.0, 1.0]]), np.array([[4.0, 3.0], [8.0, 0.5]]))
+    scores = np.where(
+        labels[:, None, None] == 0,
+        np.array([[9.0, 9.0], [5.0, 1.0]]),
+        np.array([[4.0, 3.0], [8.0, 0.5]]),
+    )
     scores += 0.1 * rng.random(scores.shape)
     pool = Pool(-scores[:, :, None], labels)
 
-    each = value_of_each(ag.SpikeCP("1/2", setting.times, setting.size, None, "stop-aware"), pool.log_confidence, labels)
+    each = value_of_each(
+        ag.SpikeCP("1/2", setting.times, setting.size, None, "stop-aware"),
+        pool.log_confidence,
+        labels,
+    )
 
     def per_class(calibration: Integers, test: Integers, number: int) -> Booleans:
         truth = labels[calibration]
@@ -840,11 +1049,20 @@ def test_control_quantile_per_class_breaks_the_stop_aware_rule() -> None:
         sets = scores[test] <= np.array(thresholds)
         sizes = sets.sum(axis=2)
         stops = (sizes[:, 0] >= 1) & (sizes[:, 0] <= setting.size)
-        last = np.where(sizes[:, 1:] == 0, scores[test][:, 1] == scores[test][:, 1].min(axis=1, keepdims=True), sets[:, 1])
+        last = np.where(
+            sizes[:, 1:] == 0,
+            scores[test][:, 1] == scores[test][:, 1].min(axis=1, keepdims=True),
+            sets[:, 1],
+        )
         answers = np.where(stops[:, None], sets[:, 0], last)
         return np.asarray(answers[np.arange(len(test)), labels[test]])
 
-    ours = deciding(ag.SpikeCP(setting.target, setting.times, setting.size, None, "stop-aware", class_conditional=True), pool)
+    ours = deciding(
+        ag.SpikeCP(
+            setting.target, setting.times, setting.size, None, "stop-aware", class_conditional=True
+        ),
+        pool,
+    )
     for label in range(2):
         assert keeps(class_coverages(ours, pool, setting, label), setting.p)
     assert keeps(class_coverages(per_class, pool, setting, 0), setting.p)
@@ -858,7 +1076,9 @@ def test_control_marginal_rules_do_not_cover_each_class(kind: str) -> None:
     pool = pool_of(by_class(counted(0.5)), setting, classes=3)
     decide = deciding(of_each_kind(setting)[kind], pool)
     assert keeps(coverages(decide, pool, setting), setting.p)
-    assert not all(keeps(class_coverages(decide, pool, setting, label), setting.p) for label in range(3))
+    assert not all(
+        keeps(class_coverages(decide, pool, setting, label), setting.p) for label in range(3)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
