@@ -166,10 +166,14 @@ def wait_for(tab: Any, selector: str, pattern: str) -> str:
     return str(tab.inner_text(selector))
 
 
-DECIDE = """([rule, n]) => Array.from({length: n}, (_, i) => agreestop.decide(i, agreestop.rules[rule]))"""
+DECIDE = """([rule, n]) =>
+    Array.from({length: n}, (_, i) => agreestop.decide(i, agreestop.rules[rule]))"""
 COUNTS = """n => agreestop.members.map((layers) => Array.from({length: n}, (_, i) => {
     const member = new agreestop.Member(layers, 4);
-    return agreestop.recorded[i].map((events) => { member.step(events); return [...member.counts]; });
+    return agreestop.recorded[i].map((events) => {
+        member.step(events);
+        return [...member.counts];
+    });
 }))"""
 
 
@@ -274,13 +278,15 @@ def test_alarms_and_the_healing_threshold_are_those_of_python(
     inputs, misses, raised, thresholds = tab.evaluate(
         """([index, labels]) => {
             const rule = agreestop.rules[index];
-            const [monitor, adaptive] = [new agreestop.DriftMonitor(rule.monitor), new agreestop.AdaptiveRule(rule.adaptive)];
+            const monitor = new agreestop.DriftMonitor(rule.monitor);
+            const adaptive = new agreestop.AdaptiveRule(rule.adaptive);
             labels.forEach((label, i) => {
                 const decision = agreestop.decide(i, rule);
                 monitor.add(decision, !decision.classes.includes(label));
                 adaptive.update(!decision.classes.includes(label));
             });
-            return [monitor.inputs.log, monitor.misses.log, monitor.alarms.misses.number, adaptive.log];
+            const missed = monitor.alarms.misses.number;
+            return [monitor.inputs.log, monitor.misses.log, missed, adaptive.log];
         }""",
         [index, wrong.tolist()],
     )
