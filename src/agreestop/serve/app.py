@@ -221,17 +221,20 @@ def _refusal(websocket: WebSocket, hub: Hub) -> Response | None:
 
 async def _talk(hub: Hub, websocket: WebSocket) -> None:
     """Receive the messages of one client until it, or the server, ends the connection."""
-    connection = hub.connect(websocket.scope["abort"])
+    socket = websocket.scope["socket"]
+    connection = hub.connect(socket.abort)
     writer = asyncio.create_task(_write(connection, websocket))
     try:
         while not connection.ended:
-            message = await websocket.receive()
-            if message["type"] != "websocket.receive":
+            messages = await socket.messages()
+            if not messages:
                 writer.cancel()
                 break
-            text = message.get("text")
-            hub.receive(connection, message["bytes"] if text is None else text)
-            await hub.wait_for_room(connection)
+            for message in messages:
+                if not connection.ended:
+                    hub.receive(connection, message)
+                    if hub.must_wait(connection):
+                        await hub.wait_for_room(connection)
     finally:
         hub.disconnect(connection)
         try:
@@ -243,12 +246,15 @@ async def _talk(hub: Hub, websocket: WebSocket) -> None:
 
 async def _write(connection: Connection, websocket: WebSocket) -> None:
     """Send the answers of one client. `sending_since` shows how long it has not read."""
+    socket = websocket.scope["socket"]
     with suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
         while True:
-            answer = await connection.outbox.get()
+            answers = await connection.answers()
             connection.sending_since = monotonic()
-            if isinstance(answer, tuple):
-                await websocket.close(*answer)
+            texts = [answer for answer in answers if isinstance(answer, str)]
+            if not await socket.write(texts):
                 return
-            await websocket.send_text(answer)
+            if len(texts) < len(answers):
+                await websocket.close(*answers[-1])
+                return
             connection.sending_since = 0.0

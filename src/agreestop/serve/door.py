@@ -12,12 +12,15 @@ uvicorn reads requests and WebSockets; the two protocols here add what it leaves
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import thread_time
 from typing import Any, Protocol, final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.protocol import State
+
+from .frames import FrameReader, write_frame
 
 WAITING, WAITING_OF_ADDRESS = 512, 128  # connections that are no WebSocket yet
 WAITING_SECONDS = 1.0  # that each of them has at least, however many there are
@@ -25,6 +28,7 @@ MESSAGE_SECONDS = 30.0  # for all of a WebSocket message
 CONTROL_FRAMES, CONTROL_RATE = 60, 10.0  # pings and pongs at once, and a second
 FRAGMENTS = 64  # frames of one message
 READ_BYTES = 4096  # at a time from one connection
+AHEAD = 16  # messages that wait to be taken; then no more is read
 # seconds of the event loop; the time that the connection rests, in multiples of that
 SLOW_TO_READ, RESTS = 0.001, 25
 log = logging.getLogger("agreestop.serve")
@@ -175,8 +179,8 @@ class Http(H11Protocol):
 
 @final
 class WebSocket(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, with deadlines, few control frames, and an `abort` for
-    the application.
+    """uvicorn's WebSocket, with deadlines and few control frames. The application finds it in the
+    scope, and takes and sends many messages at once.
     """
 
     def __init__(self, door: Door, **settings: Any) -> None:
@@ -187,6 +191,9 @@ class WebSocket(WebSocketsSansIOProtocol):
         # since when a frame or a message is read that is not whole
         self._since: float | None = None
         self._whole_frames = 0
+        self._has_request = False
+        longest = self.config.ws_max_size
+        self._frames = FrameReader(True, longest, self._take, self._may_take, super().data_received)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -197,9 +204,32 @@ class WebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     async def run_asgi(self) -> None:
-        about: dict[str, Any] = {"abort": self.transport.abort}
-        self.scope.update(about | {"is_gone": self.transport.is_closing})  # type: ignore[typeddict-item]
+        about: dict[str, Any] = {"socket": self, "is_gone": self.transport.is_closing}
+        self.scope.update(about)  # type: ignore[typeddict-item]
         await super().run_asgi()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self.transport.abort()
+
+    async def messages(self) -> list[str | bytes]:
+        """The messages that have come, one at least; none once the connection has ended."""
+        events = [await self.receive()]
+        while events[-1]["type"] == "websocket.receive" and not self.queue.empty():
+            events.append(await super().receive())
+        if events[-1]["type"] != "websocket.receive":
+            last = events.pop()
+            if events:  # the next call finds the end
+                self.queue.put_nowait(last)
+        return [one["bytes"] if one.get("text") is None else one["text"] for one in events]
+
+    async def write(self, answers: Sequence[str]) -> bool:
+        """Send messages, once the client has read enough of the earlier ones. False: it is gone."""
+        await self.writable.wait()
+        if self.transport.is_closing() or self.conn.state is not State.OPEN:
+            return False
+        self.transport.write(b"".join([write_frame(answer) for answer in answers]))
+        return True
 
     async def send(self, message: Any) -> None:
         await super().send(message)
@@ -214,7 +244,9 @@ class WebSocket(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         began, frames = thread_time(), self._whole_frames
-        _survive(super().data_received, data, self.transport)
+        read = self._frames.read if self._has_request else super().data_received
+        self._has_request = True
+        _survive(read, data, self.transport)
         if self._fragments or (self._whole_frames == frames and self.handshake_complete):
             self._since = self._since or self.loop.time()
         else:
@@ -234,6 +266,18 @@ class WebSocket(WebSocketsSansIOProtocol):
         if self.read_paused and self.queue.empty() and not self.transport.is_closing():
             self.read_paused = False
             self.transport.resume_reading()
+
+    def _may_take(self) -> bool:
+        return not self._fragments and not self.close_sent and self.conn.state is State.OPEN
+
+    def _take(self, message: str | bytes) -> None:
+        """Queue a message for the application."""
+        self._whole_frames += 1
+        kind = "text" if isinstance(message, str) else "bytes"
+        self.queue.put_nowait({"type": "websocket.receive", kind: message})  # type: ignore[arg-type]
+        if self.queue.qsize() >= AHEAD and not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
 
     def handle_text(self, event: Any) -> None:
         self._count(event)

@@ -62,6 +62,9 @@ from .watch import Watch
 QUEUED_BYTES = 256 << 20  # of all clients
 TICK_SECONDS = 0.0005  # of computing for each client, in one batch
 UNIT_SECONDS = 1e-5  # for a step, before the first is measured
+# a batch that takes less is computed on the event loop, once so many were measured: to wait for
+# another thread takes longer
+SHORT_TICK, MEASURED = 0.005, 20
 LEAST_UNITS = 8  # of one client in one batch, if it has as many
 OPEN_UNITS = 8  # steps that cost about as much as the beginning of a session
 # seconds of the event loop for a message; the time that its client rests, in multiples of that
@@ -211,6 +214,16 @@ class Hub:
         """The client is gone."""
         self.connections.discard(connection)
 
+    def must_wait(self, connection: Connection) -> bool:
+        """Whether a client may send no more for now."""
+        return (
+            bool(connection.rest)
+            or perf_counter() - connection.turn > TURN_SECONDS
+            or connection.labels >= MOST_LABELS
+            or len(connection.outbox) >= UNSENT
+            or self._has_no_room(connection)
+        )
+
     async def wait_for_room(self, connection: Connection) -> None:
         """Wait until the client may send more. Every other client gets its turn first."""
         rest, connection.rest = connection.rest if len(self.connections) > 1 else 0.0, 0.0
@@ -224,7 +237,7 @@ class Hub:
             self._has_no_room(connection) or connection.labels >= MOST_LABELS
         ):
             await self._ticked.wait()
-        while not connection.ended and connection.outbox.qsize() >= UNSENT:
+        while not connection.ended and len(connection.outbox) >= UNSENT:
             await asyncio.sleep(0.005)
 
     def _has_no_room(self, connection: Connection) -> bool:
@@ -296,7 +309,7 @@ class Hub:
         self.sessions += 1
         self.metrics.opened += 1
         connection.sessions[message.session] = session
-        self._queue(session, message, cost)
+        self._queue(session, message, cost, units=OPEN_UNITS)
 
     def _take(self, connection: Connection, message: PushSteps | End | Close, cost: int) -> None:
         session = connection.sessions.get(message.session)
@@ -304,7 +317,7 @@ class Hub:
             why = "it has its decision, was closed, or was never opened"
             raise BadMessage(f"session {message.session} is not open: {why}.", message.session)
         session.seen = connection.seen
-        next_step = 0
+        next_step, units = 0, self.offer.end_units if isinstance(message, End) else 1
         if isinstance(message, PushSteps):
             if message.step != session.step:
                 raise BadMessage(
@@ -313,17 +326,13 @@ class Hub:
                     session.id,
                 )
             cost = max(cost, MESSAGE_COST + message.nbytes)
-            next_step = session.step = step_after(session.step, len(message))
-            connection.rest = RESTS * max(
-                0.0, message.largest_units * self._unit_seconds - TICK_SECONDS
-            )
-        self._queue(
-            session,
-            message,
-            cost,
-            next_step,
-            CLOSED_BY_CLIENT if isinstance(message, Close) else "",
-        )
+            length, units = len(message), message.units
+            next_step = session.step = step_after(session.step, length)
+            largest = units if length == 1 else message.largest_units
+            if largest * self._unit_seconds > TICK_SECONDS:
+                connection.rest = RESTS * (largest * self._unit_seconds - TICK_SECONDS)
+        reason = CLOSED_BY_CLIENT if isinstance(message, Close) else ""
+        self._queue(session, message, cost, next_step, reason, units=units)
 
     def _queue(
         self,
@@ -333,6 +342,7 @@ class Hub:
         next_step: int = 0,
         reason: str = "",
         wrong: bool = False,
+        units: int = 1,
     ) -> None:
         session.ending = session.ending or isinstance(message, (End, Close))
         session.connection.queued += cost
@@ -340,7 +350,7 @@ class Hub:
         if not session.connection.work:
             self._turns.append(session.connection)
         session.connection.work.append(
-            Work(session, message, cost, perf_counter(), next_step, reason, wrong)
+            Work(session, message, units, cost, perf_counter(), next_step, reason, wrong)
         )
         self._wake.set()
 
@@ -381,9 +391,13 @@ class Hub:
             await self._wake.wait()
             work, units = self._next_batch()
             try:
-                done = await loop.run_in_executor(
-                    self._compute_thread, self._computing.run, work, units
-                )
+                if sum(units) * self._unit_seconds < SHORT_TICK and self.metrics.ticks >= MEASURED:
+                    done = self._computing.run(work, units)
+                    await asyncio.sleep(0)
+                else:
+                    done = await loop.run_in_executor(
+                        self._compute_thread, self._computing.run, work, units
+                    )
                 self._deliver(work, done.results)
             except Exception:  # their messages would never be answered
                 for connection in {one.session.connection for one in work}:
@@ -411,23 +425,14 @@ class Hub:
             connection, left = self._turns.popleft(), share
             while connection.work and left > 0:
                 one = connection.work.popleft()
-                size = self._size(one.message)
                 work.append(one)
-                units.append(min(size, left))
-                left -= size
+                units.append(min(one.units, left))
+                left -= one.units
             if connection.work:
                 self._turns.append(connection)
         if not self._turns:
             self._wake.clear()
         return work, units
-
-    def _size(self, message: Message) -> int:
-        """About how much work a message is, in steps."""
-        if isinstance(message, PushSteps):
-            return message.units
-        if isinstance(message, End):
-            return self.offer.end_units
-        return OPEN_UNITS if isinstance(message, Open) else 1
 
     def _deliver(self, work: list[Work], results: list[Result]) -> None:
         """Answer every message of a batch that is finished, queue the rest of the others first,
@@ -448,6 +453,10 @@ class Hub:
             connection.queued -= one.cost
             self._queued -= one.cost
             is_open = connection.sessions.get(session.id) is session
+            if result is None and is_open and not one.found and isinstance(one.message, PushSteps):
+                words = f'{{"type":"next","session":{session.id},"step":{one.next_step}}}'
+                self.metrics.slow += not connection.send(words)
+                continue  # as most are
             # also where a later step of the same push is wrong
             if is_open and one.found and result is not Progress.UNFINISHED:
                 found = [found_fields(each) for each in one.found]
@@ -478,10 +487,6 @@ class Hub:
                 self._answer(connection, one, "error", error=str(result))
             elif result is Progress.UNFINISHED:
                 continue  # its client is gone, and its session is given up next
-            elif isinstance(one.message, PushSteps) and not one.found:
-                self._send(
-                    connection, f'{{"type":"next","session":{session.id},"step":{one.next_step}}}'
-                )
             elif isinstance(one.message, Open):
                 self._answer(connection, one, "opened", number=session.number)
             elif one.reason:

@@ -38,6 +38,7 @@ PROTOCOL = 1
 SUBPROTOCOL = "agreestop.v1"
 PATH = "/live"
 HEADER = struct.Struct("<III")
+ONE_STEP = 16  # bytes before the events of a single step
 LARGEST = 2**32 - 1
 FRAME = LARGEST  # instead of a number of events: the steps are frames
 CLOSED_BY_CLIENT = "the client closed it."
@@ -111,7 +112,7 @@ class Open:
     group: Any
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen: one is made for each push
 class PushSteps:
     """The next steps of a session, as events or as frames (m, ...), or its log-confidences
     (m, K, C) at the next m checkpoints, or what its rule reads there.
@@ -262,7 +263,7 @@ def _read_json(text: str, bounds: Bounds) -> Any:
     # JSON has no cycles, and to look for them would take many times as long as to read it
     gc.disable()
     try:
-        return json.loads(text, parse_constant=no_constant)
+        return JSON.decode(text)
     except (ValueError, RecursionError):
         raise BadMessage(
             "the message is no JSON: send one JSON object, or a binary push."
@@ -275,6 +276,9 @@ def _read_json(text: str, bounds: Bounds) -> Any:
 def no_constant(name: str) -> None:
     """Refuses NaN and Infinity, which Python's JSON would read."""
     raise ValueError(name)
+
+
+JSON = json.JSONDecoder(parse_constant=no_constant)
 
 
 def _read_label(content: dict[str, Any], kind: str | None) -> Label:
@@ -467,6 +471,9 @@ def _read_binary(data: bytes, bounds: Bounds) -> PushSteps:
             "count, 12 bytes."
         )
     session, step, count = HEADER.unpack_from(data)
+    if count == 1 and step and len(data) == ONE_STEP + 4 * int.from_bytes(data[12:16], "little"):
+        indices = np.frombuffer(data, "<u4", offset=ONE_STEP).astype(np.int64)
+        return PushSteps(session, step, Steps(np.array([len(indices)], np.int64), indices))
     if len(data) % 4 or len(data) < HEADER.size + 4 * count or not count or not step:
         raise BadMessage(
             f"the binary message has {len(data)} bytes, which do not fit its {count} steps from "

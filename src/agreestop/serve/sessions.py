@@ -21,6 +21,7 @@ from .protocol import Close, End, Message, Open, PushSteps
 from .streams import Streams
 
 MESSAGE_COST = 1000  # bytes that a queued message counts beyond its own
+AT_ONCE = 64  # answers that are written in one call
 log = logging.getLogger("agreestop.serve")
 
 
@@ -39,7 +40,8 @@ class Connection:
     def __init__(self, limits: Limits, abort: Callable[[], object]) -> None:
         self.sessions: dict[int, Session] = {}
         self.work: deque[Work] = deque()
-        self.outbox: asyncio.Queue[str | tuple[int, str]] = asyncio.Queue()
+        self.outbox: deque[str | tuple[int, str]] = deque()
+        self._filled = asyncio.Event()
         self.queued, self.labels, self.seen, self.sending_since = 0, 0, monotonic(), 0.0
         self.turn, self.rest = 0.0, 0.0
         self.ended, self.ended_at, self.dropped = False, 0.0, False
@@ -49,17 +51,28 @@ class Connection:
     def send(self, text: str) -> bool:
         """Queue an answer. False if the client does not read: it is dropped."""
         if not self.ended:
-            if self.outbox.qsize() >= self._most:
+            if len(self.outbox) >= self._most:
                 self.drop()
                 return False
-            self.outbox.put_nowait(text)
+            self.outbox.append(text)
+            self._filled.set()
         return True
+
+    async def answers(self) -> list[str | tuple[int, str]]:
+        """The answers that wait to be sent, one at least; a pair, which closes the connection, is
+        the last.
+        """
+        while not self.outbox:
+            self._filled.clear()
+            await self._filled.wait()
+        return [self.outbox.popleft() for _ in range(min(AT_ONCE, len(self.outbox)))]
 
     def finish(self, code: int, reason: str) -> None:
         """Close the connection once all answers are sent."""
         if not self.ended:
             self.end()
-            self.outbox.put_nowait((code, reason[:100]))
+            self.outbox.append((code, reason[:100]))
+            self._filled.set()
 
     def drop(self) -> None:
         """End the connection at once."""
@@ -105,12 +118,14 @@ class Session:
 class Work:
     """A message on its way through one tick or several; `message` is what is left of it.
 
-    next_step: of a push, the step after it. reason: of a close, why; wrong: whether a bad message
-    is the reason. found: what it found so far in a stream without an end.
+    units: about how much work is left, in steps. next_step: of a push, the step after it. reason:
+    of a close, why; wrong: whether a bad message is the reason. found: what it found so far in a
+    stream without an end.
     """
 
     session: Session
     message: Message
+    units: int = 1
     cost: int = 0
     received: float = 0.0
     next_step: int = 0
@@ -174,7 +189,7 @@ class Computing:
                 if isinstance(message, Open):
                     results[number] = self._begin(one.session, message)
                 elif isinstance(message, PushSteps) and row is not None:
-                    part, rest = message.cut(most)
+                    part, rest = (message, None) if one.units <= most else message.cut(most)
                     # wrong steps are refused before the first is run
                     if rest is not None and not one.begun:
                         results[number] = self._batch.check(message.push(row))
@@ -189,7 +204,8 @@ class Computing:
                     work[number].found, found = (*work[number].found, *found), push.row.failed
                 results[number] = found
                 if found is None and rest is not None:
-                    work[number].message, work[number].begun = rest, True
+                    one = work[number]
+                    one.message, one.units, one.begun = rest, rest.units, True
                     results[number] = Progress.UNFINISHED
             for number, (one, most) in enumerate(zip(work, units, strict=True)):
                 if isinstance(one.message, End) and one.session.row is not None:
