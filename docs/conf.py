@@ -5,6 +5,7 @@ another host.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import sys
@@ -12,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from docutils.nodes import SkipNode
+from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
@@ -22,8 +23,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 SCRIPTS = {"examples": "gallery", "tutorials": "tutorials"}
 """Folders of scripts, and the folders of their pages."""
-NOT_RUN = {"own_configuration"}  # the main job on own data, minutes
 sys.path.insert(0, str(HERE))
+# scripts call `agreestop`, also where the environment is not activated
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 from api_pages import process_docstring, process_signature, skip_member  # noqa: E402
 
 # its public name; the module lies in agreestop.report
@@ -84,7 +86,7 @@ def _runs(script: Path) -> bool:
     nodes = list(ast.walk(ast.parse(script.read_text(encoding="utf-8"))))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    return script.stem not in NOT_RUN and all(find_spec(name.partition(".")[0]) for name in names)
+    return all(find_spec(name.partition(".")[0]) for name in names)
 
 
 scripts = [path for folder in SCRIPTS for path in (ROOT / folder).rglob("*.py")]
@@ -108,6 +110,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "download_all_examples": False,
     "show_signature": False,
+    "remove_config_comments": True,
 }
 
 
@@ -123,10 +126,53 @@ def _write_math(as_block: bool) -> Any:
 
     def visit(translator: Any, node: Any) -> None:
         written = tex2mathml(node.astext(), as_block=as_block)
-        translator.body.append(f'<div class="formula">{written}</div>' if as_block else written)
-        raise SkipNode
+        translator.body.append(
+            f'<div class="formula" tabindex="0">{written}</div>' if as_block else written
+        )
+        raise nodes.SkipNode
 
     return visit
+
+
+GLOSSARY = "glossary"
+EXPLAINED = {
+    "guarantee-promise": re.compile(r"\b(?:guarantees?|promise)\b"),
+    "checkpoint-look": re.compile(r"\bcheckpoints?\b"),
+}
+"""Terms of the glossary, and the words that a page explains where they stand first."""
+NO_TEXT = (nodes.title, nodes.literal, nodes.literal_block, nodes.reference, nodes.table, nodes.raw)
+
+
+def _explain_words(app: Sphinx, page: nodes.document, name: str) -> None:
+    """Let the first mention of a word in the text of a page lead to the glossary.
+
+    Its tooltip is the first sentence there.
+    """
+    if name == GLOSSARY:
+        for term in page.findall(nodes.term):
+            term["ids"].append(nodes.make_id(term.astext()))
+        return
+    known = {
+        nodes.make_id(item[0].astext()): item[1].astext().partition(".")[0].replace("\n", " ")
+        for item in app.env.get_doctree(GLOSSARY).findall(nodes.definition_list_item)
+    }
+    for term, word in EXPLAINED.items():
+        for text in page.findall(nodes.Text):
+            found = word.search(text)
+            if found is None or _stands_in(text, NO_TEXT):
+                continue
+            target = f"{app.builder.get_relative_uri(name, GLOSSARY)}#{term}"
+            link = nodes.reference("", found[0], refuri=target, internal=True, reftitle=known[term])
+            around = (nodes.Text(text[: found.start()]), link, nodes.Text(text[found.end() :]))
+            text.parent.replace(text, list(around))
+            break
+
+
+def _stands_in(node: nodes.Node, kinds: tuple[type, ...]) -> bool:
+    while (node := node.parent) is not None:
+        if isinstance(node, kinds):
+            return True
+    return False
 
 
 def _name_buttons(app: Sphinx, exception: Exception | None) -> None:
@@ -148,6 +194,7 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", _name_buttons)
     app.add_html_math_renderer("mathml", (_write_math(False), None), (_write_math(True), None))
     app.connect("source-read", _link_scripts)
+    app.connect("doctree-resolved", _explain_words)
     app.connect("autodoc-process-docstring", process_docstring, priority=400)  # before numpydoc
     app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-skip-member", skip_member)

@@ -2,8 +2,8 @@
 I don't know
 ============
 
-Answer only what can be answered: wrong answers are as rare as promised, and inputs without hope end
-early. Simulated data.
+For whoever would rather have no answer than a wrong one: wrong answers are as rare as promised,
+and inputs without hope end early. Simulated data.
 """
 
 import numpy as np
@@ -38,5 +38,10 @@ for name, result in results.items():
 ag.plot.answered(results, target=0.9)
 
 # %%
-# The data above are simulated. Measured on real data: answers of a language model, and images,
-# see :doc:`/abstaining`.
+# The data above are simulated. Measured on real data: 40 sampled answers of a language model to
+# each question of GSM8K (more in :doc:`/language-models`):
+#
+# .. include:: /language-models.md
+#    :parser: myst_parser.sphinx_
+#    :start-after: <!-- refusals: begin -->
+#    :end-before: <!-- refusals: end -->

@@ -2,8 +2,8 @@
 Drift: an alarm, and a rule that heals
 ======================================
 
-An alarm when the promise ends, a rule calibrated again, and a rule that heals by itself. On the
-embedded digits; half way somebody turns the camera.
+For whoever runs a rule for weeks: an alarm when the promise ends, a rule calibrated again, and a
+rule that heals by itself. On the embedded digits; half way somebody turns the camera.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 Numbers with an interval
 ========================
 
-Stop as soon as a calibrated interval is narrow enough. Simulated estimates that become better with
-time.
+For whoever predicts numbers: stop as soon as a calibrated interval is narrow enough. Simulated
+estimates that become better with time.
 """
 
 import numpy as np

@@ -2,7 +2,8 @@
 Answers of a language model
 ===========================
 
-Sample until the answer is the one that 20 samples would give. The model is simulated.
+For whoever samples a language model: sample until the answer is the one that 20 samples would
+give. The model is simulated.
 """
 
 import numpy as np

@@ -2,7 +2,8 @@
 A live input
 ============
 
-Push what the sensor reports at each time step until there is a decision. Simulated data.
+For whoever has a sensor that reports step by step: push each step until there is a decision.
+Simulated data.
 """
 
 import numpy as np
@@ -38,3 +39,16 @@ for frame in stream:
             f"stopped at step {decision.time} with classes {decision.classes}; the label is {label}"
         )
         break
+
+# %%
+# Of many inputs at once, the share that has been answered by each step:
+ag.plot.stopping(ensemble.decide(rule, record(200)[0]))
+
+# %%
+# The data above are simulated. Measured on real data: images of CIFAR-10, watched for T = 80 steps,
+# beside simulated digits (more in :doc:`/paper`):
+#
+# .. include:: /paper.md
+#    :parser: myst_parser.sphinx_
+#    :start-after: <!-- results: begin -->
+#    :end-before: <!-- results: end -->

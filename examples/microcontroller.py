@@ -2,8 +2,8 @@
 A microcontroller
 =================
 
-Members with int8 weights, a rule calibrated on their scores, and both as C sources. On the embedded
-digits.
+For whoever puts a model next to a sensor: members with int8 weights, a rule calibrated on their
+scores, and both as C sources. On the embedded digits.
 """
 
 import shutil

@@ -2,8 +2,8 @@
 Your own torch network
 ======================
 
-An own torch module as a member: it sees one time step, and its state goes in and comes out. On the
-embedded digits.
+For whoever has a torch module: as a member it sees one time step, and its state goes in and
+comes out. On the embedded digits.
 """
 
 import numpy as np

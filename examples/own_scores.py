@@ -2,8 +2,8 @@
 Your own scores
 ===============
 
-Scores from any model: here logistic regression on what was seen so far of a time series. Needs
-scikit-learn; simulated data.
+For whoever has the scores of any model: here logistic regression on what was seen so far of a
+time series. Needs scikit-learn; simulated data.
 """
 
 import numpy as np

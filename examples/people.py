@@ -2,8 +2,8 @@
 New people
 ==========
 
-A rule for people that calibration never saw, and one that takes their rows as exchangeable.
-Simulated data.
+For whoever meets people whom calibration never saw: a rule that promises for them, and one that
+takes their rows as exchangeable. Simulated data.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 Promises by group and by time
 =============================
 
-The plain promise is an average: the right answers of one group may pay for the wrong ones of
-another. Groups and a gate have promises of their own. Simulated data.
+For whoever needs more than a promise on average, in which the right answers of one group may pay
+for the wrong ones of another. Groups and a gate have promises of their own. Simulated data.
 """
 
 import matplotlib.pyplot as plt

@@ -2,7 +2,8 @@
 Streams without an end
 ======================
 
-Alarms with a promise about false alarms, live and on whole recordings. Scores are simulated.
+For whoever listens or watches without pause: alarms with a promise about false alarms, live and
+on whole recordings. Scores are simulated.
 """
 
 import numpy as np

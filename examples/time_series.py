@@ -2,7 +2,8 @@
 A classifier of scikit-learn
 ============================
 
-A forest that reads a time series only as far as it needs to. Needs scikit-learn; simulated data.
+For whoever has a classifier of scikit-learn: a forest that reads a time series only as far as it
+needs to. Needs scikit-learn; simulated data.
 """
 
 import numpy as np

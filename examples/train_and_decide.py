@@ -2,8 +2,8 @@
 A spiking ensemble, end to end
 ==============================
 
-Train a deep ensemble of spiking networks on the embedded digits, calibrate a rule, and decide while
-computing no further than needed.
+For whoever trains spiking networks: train a deep ensemble on the embedded digits, calibrate a
+rule, and decide while computing no further than needed.
 """
 
 import numpy as np

@@ -2,7 +2,8 @@
 Coarse now, fine later
 ======================
 
-Animal or vehicle first, then which. Simulated scores of an ensemble.
+For whoever has classes in groups: animal or vehicle first, then which. Simulated scores of an
+ensemble.
 """
 
 from dataclasses import replace

@@ -2,8 +2,8 @@
 Watch, then decide
 ==================
 
-Spot a word in a stream without an end, name the command after it, and bring both to C. Events are
-simulated.
+For whoever waits for a wake word and then decides: spot a word in a stream without an end, name
+the command after it, and bring both to C. Events are simulated.
 """
 
 import numpy as np
@@ -57,3 +57,10 @@ print(ag.export.watch_to_c(spotter, rule, ensemble, "firmware", stream, **window
 # %%
 # Wake words found against false alarms, over all thresholds:
 ag.plot.spotting(spotter, heard.scores, [[(200, 230)]] * 100)
+
+# %%
+# The events above are simulated. Measured on real data: a wake word of 60 speakers, see
+# :doc:`/spotting`.
+#
+# .. image:: /../results/wake-word.svg
+#    :alt: Events found against false alarms a recording, for four ways to a threshold.

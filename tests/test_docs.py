@@ -114,6 +114,17 @@ def test_the_examples_run_and_are_short(path: Path, tmp_path: Path) -> None:
     assert run_code(code, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "path", [*EXAMPLES, *(ROOT / "examples" / "adapters").glob("*.py")], ids=lambda path: path.stem
+)
+def test_an_example_says_for_whom_it_is_draws_and_tells_of_real_data(path: Path) -> None:
+    code = path.read_text(encoding="utf-8")
+    first = code.split('"""')[1].split("\n\n")[1]
+    assert first.startswith("For whoever ") and "ag.plot." in code
+    if re.search(r"simulated", first, flags=re.IGNORECASE):
+        assert "Measured on real data" in code
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "tutorials").glob("*.py")), ids=lambda path: path.stem

@@ -12,6 +12,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,18 @@ import agreestop as ag
 NEEDED = {"LearnedRisk": "sklearn", "LearnedRisk.fit": "sklearn"}
 """Examples that need another package than numpy."""
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numba", "pandas", "jinja2")
+RETURNED = re.findall(
+    r"^   (agreestop\.[\w.]+)$",
+    (Path(__file__).parents[1] / "docs" / "api" / "returned.rst").read_text(encoding="utf-8"),
+    flags=re.MULTILINE,
+)
+"""Classes that functions return and that nobody makes by hand, which have pages too."""
+FOR_AUTHORS = {
+    *("AnyRisk", "Evidence", "Inputs", "Interval", "Outcomes", "Overlap", "PlainRule", "Policy"),
+    *("Reader", "Risk", "RiskNumbers", "Rounding", "Rule", "Score", "Shaped", "State", "Tails"),
+    *("Terms", "Transcript", "TunedRows", "Verdict", "CapturedRows", "Iterator", "Self"),
+}
+"""Classes that those meet who write rules, scores and risks (docs/design.md)."""
 
 
 def sections(value: object) -> set[str]:
@@ -85,6 +99,28 @@ def failures(name: str, value: Any) -> list[str]:
     for test in doctest.DocTestFinder(recurse=False).find(value, name, globs=dict(scope)):
         runner.run(test, out=printed.append)
     return printed
+
+
+def decided(name: str) -> bool:
+    """Whether a class belongs to the decision layer, which needs numpy alone."""
+    return name.startswith(("agreestop.decide", "agreestop.common"))
+
+
+@pytest.mark.parametrize("name", [name for name in RETURNED if decided(name)])
+def test_what_functions_return_has_an_example_that_runs(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    value = getattr(import_module(module), kind)
+    assert lacks(value) == [] and failures(kind, value) == []
+
+
+def test_every_class_that_the_decision_layer_returns_has_a_page() -> None:
+    known = {*ag.__all__, *(name.rpartition(".")[2] for name in RETURNED)}
+    for name, value in documented().items():
+        returned = str(getattr(value, "__annotations__", {}).get("return", ""))
+        for word in re.findall(r"(?<![.\w])[A-Z]\w+", returned):
+            kind = vars(sys.modules[value.__module__]).get(word)
+            if inspect.isclass(kind) and kind.__module__.startswith("agreestop"):
+                assert word in known | FOR_AUTHORS, f"{name} returns {word}"
 
 
 @pytest.mark.parametrize("name", ag.__all__)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shutil
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 import agreestop as ag
+from tests.test_docs import LONG_PAGES, MOST_WORDS
+
+MADE = ("genindex", "py-modindex", "search", "demo", "report", "webpack-macros")
+"""Pages that are not written for the site."""
 
 ROOT = Path(__file__).parents[1]
 GROUPS = ("Start", "Watch", "Guides", "Guarantee", "Engines and deployment", "Reproduction")
@@ -131,3 +138,79 @@ def test_what_is_loaded_from_elsewhere_is_found(text: str) -> None:
         and not LOADED.search('<a href="https://x.org/">')
         and LOADED_BY_STYLE.search("url('https://x.org/f.woff')")
     )
+
+
+class Page(HTMLParser):
+    """The names, links, and text of a page's article without its code."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.links: list[str] = []
+        self.text: list[str] = []
+        self.inside: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.names |= {value for name in ("id", "name") if (value := given.get(name))}
+        self.links += [value for name in ("href", "src") if (value := given.get(name))]
+        if tag in ("article", "pre"):
+            self.inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self.inside:
+            self.inside.remove(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == ["article"]:
+            self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[str, Page]:
+    return {path.relative_to(site).as_posix(): Page(path) for path in site.rglob("*.html")}
+
+
+@pytest.mark.slow
+def test_links_within_the_site_lead_somewhere(site: Path, pages: dict[str, Page]) -> None:
+    for name, page in pages.items():
+        for link in page.links:
+            path, _, part = unquote(link).partition("#")
+            if re.match(r"[a-z]+:", path) or path in ("demo.html", "../demo.html"):
+                continue
+            target = (
+                posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) if path else name
+            )
+            assert (site / target.partition("?")[0]).exists(), f"{name} -> {link}"
+            assert not part or target not in pages or part in pages[target].names, (
+                f"{name} -> {link}"
+            )
+
+
+@pytest.mark.slow
+def test_every_page_says_for_whom_it_is_and_is_short(pages: dict[str, Page]) -> None:
+    made = [
+        name
+        for name in pages
+        if not name.startswith("api/generated") and Path(name).stem not in MADE
+    ]
+    for name in made:
+        lines = [line for text in "".join(pages[name].text).split("\n") if (line := text.strip())]
+        assert any(line.startswith("For ") for line in lines[:4]), name
+        if Path(name).stem not in LONG_PAGES:
+            assert len(" ".join(lines).split()) <= MOST_WORDS, name
+
+
+@pytest.mark.slow
+def test_the_first_mention_of_a_word_leads_to_the_glossary(
+    site: Path, pages: dict[str, Page]
+) -> None:
+    for name, term in (
+        ("guide.html", "checkpoint-look"),
+        ("shapes.html", "guarantee-promise"),
+        ("tutorials/embedded.html", "checkpoint-look"),
+    ):
+        assert [link for link in pages[name].links if link.endswith(f"glossary.html#{term}")] != []
+        written = (site / name).read_text(encoding="utf-8")
+        assert len(re.findall(rf'glossary.html#{term}" title="[A-Z]', written)) == 1

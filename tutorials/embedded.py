@@ -33,7 +33,8 @@ network = ag.networks.FullyConnected(x.shape[2:], classes=10, hidden=(48,))
 ensemble = ag.ensembles.DeepEnsemble(network, members=2, seed=0, engine="event-driven-int8")
 ensemble.fit(data.training.inputs, data.training.labels, epochs=3, progress=False)
 
-# %% A *checkpoint* is a step at which the rule may stop. The *guarantee*: the answer holds the true
+# %%
+# A *checkpoint* is a step at which the rule may stop. The *guarantee*: the answer holds the true
 # class with probability at least 0.9. ``delta=0.1`` makes it hold for this one device too: in nine
 # calibration draws of ten the device is right at least nine times in ten.
 scores = ensemble.score(x[calibration], y[calibration])
@@ -72,7 +73,8 @@ if shutil.which("make") and shutil.which("cc"):
     )
     print(checked.stdout)
 
-# %% On the device, three calls are all there is: ``ag_init``, ``ag_push`` for the events of each
+# %%
+# On the device, three calls are all there is: ``ag_init``, ``ag_push`` for the events of each
 # step, and ``ag_decision`` once ``ag_push`` says that it has decided. Then the sensor may sleep.
 #
 # Where to go on

@@ -37,7 +37,8 @@ early = ag.adapters.EarlyClassifier(
 early.fit(x[fitting], y[fitting])
 print(early.rule_.guarantee)
 
-# %% ``fit`` divides its rows: some fit the forests, others *calibrate* the rule, which means that
+# %%
+# ``fit`` divides its rows: some fit the forests, others *calibrate* the rule, which means that
 # they are labelled and used for nothing else. The guarantee rests on this. It asks that calibration
 # rows and new rows are *exchangeable*: as if one had shuffled them together.
 
@@ -55,7 +56,8 @@ for number in range(5):
 result = ag.evaluate(decisions, early.scores(x[new], y[new]))
 print(result)
 
-# %% A single test may end somewhat below or above the target, since 597 rows are a sample and since
+# %%
+# A single test may end somewhat below or above the target, since 597 rows are a sample and since
 # the calibration rows were one draw. The figure shows when the series were answered. Those that
 # reach the last row are answered with as many classes as the guarantee needs.
 ag.plot.stopping(decisions)

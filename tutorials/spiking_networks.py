@@ -53,7 +53,8 @@ result = ag.evaluate(run.decisions, y[new])
 print(f"coverage {result.coverage}, mean stop at step {result.latency} of 80")
 print(f"computed: {run.computed.mean():.1f} steps of 80")
 
-# %% More checkpoints cost the guarantee nothing. They cost time where scores are not comparable
+# %%
+# More checkpoints cost the guarantee nothing. They cost time where scores are not comparable
 # over time: then temperatures help, which are fitted on a third part of the data.
 tuning = ensemble.score(data.tuning.inputs, data.tuning.labels)
 tempered = ag.AgreeStop(0.9, range(1, 81), 1, risk=ag.TopMass.fit(tuning)).calibrate(scores)

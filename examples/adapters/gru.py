@@ -2,7 +2,8 @@
 GRUs as they come from torch
 ============================
 
-A step function says how one goes from step to step. Recordings may end early. Simulated data.
+For whoever has networks of torch that read whole recordings: a step function says how they go
+from step to step. Recordings may end early. Simulated data.
 """
 
 import numpy as np
@@ -58,5 +59,11 @@ print(
 # Coverage by stopping time:
 ag.plot.coverage(result, target=0.9)
 
-# %% The data above are simulated. Measured on real data: networks of the NIR paper that read
-# Braille, see :doc:`/nir`.
+# %%
+# The data above are simulated. Measured on real data, with networks that others trained (more in
+# :doc:`/nir`):
+#
+# .. include:: /nir.md
+#    :parser: myst_parser.sphinx_
+#    :start-after: <!-- measured: begin -->
+#    :end-before: <!-- measured: end -->

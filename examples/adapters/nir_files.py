@@ -2,7 +2,8 @@
 Networks in NIR files
 =====================
 
-Read, compared with what they were, calibrated, and stopped. Simulated data.
+For whoever has spiking networks in files: read them, compare them with what they were,
+calibrate, and stop. Simulated data.
 """
 
 import nir
@@ -42,5 +43,11 @@ print(f"coverage {result.coverage}, {run.computed.mean():.1f} of 40 steps comput
 # Coverage by stopping time:
 ag.plot.coverage(result, target=0.9)
 
-# %% The data above are simulated. Measured on real data: networks of the NIR paper that read
-# Braille, see :doc:`/nir`.
+# %%
+# The data above are simulated. Measured on real data, with networks that others trained (more in
+# :doc:`/nir`):
+#
+# .. include:: /nir.md
+#    :parser: myst_parser.sphinx_
+#    :start-after: <!-- measured: begin -->
+#    :end-before: <!-- measured: end -->

@@ -2,8 +2,8 @@
 Networks of Norse
 =================
 
-Three networks of Norse, which pass their state by hand; a leaky integrator gives logits. Simulated
-data.
+For whoever has networks of Norse: three of them, which pass their state by hand; a leaky
+integrator gives logits. Simulated data.
 """
 
 import norse.torch as norse
@@ -52,8 +52,14 @@ print(f"coverage {result.coverage:.3f}, {run.computed.mean():.1f} of 60 steps co
 # Coverage by stopping time:
 ag.plot.coverage(result, target=0.9)
 
-# %% The data above are simulated. Measured on real data: networks of the NIR paper that read
-# Braille, see :doc:`/nir`.
+# %%
+# The data above are simulated. Measured on real data, with networks that others trained (more in
+# :doc:`/nir`):
+#
+# .. include:: /nir.md
+#    :parser: myst_parser.sphinx_
+#    :start-after: <!-- measured: begin -->
+#    :end-before: <!-- measured: end -->
 #
 # Norse need not be installed where this page is built. `make peers` ran the script with it:
 #
@@ -62,3 +68,5 @@ ag.plot.coverage(result, target=0.9)
 #
 # .. image:: /_static/stored/norse.png
 #    :alt: Coverage by stopping time.
+
+# sphinx_gallery_thumbnail_path = '_static/stored/norse.png'

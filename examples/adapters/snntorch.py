@@ -2,7 +2,8 @@
 Networks of snnTorch
 ====================
 
-Three networks of snnTorch, whose neurons keep their state. Simulated data.
+For whoever has networks of snnTorch: three of them, whose neurons keep their state. Simulated
+data.
 """
 
 import numpy as np
@@ -52,8 +53,14 @@ print(f"coverage {result.coverage:.3f}, {run.computed.mean():.1f} of 60 steps co
 # Coverage by stopping time:
 ag.plot.coverage(result, target=0.9)
 
-# %% The data above are simulated. Measured on real data: networks of the NIR paper that read
-# Braille, see :doc:`/nir`.
+# %%
+# The data above are simulated. Measured on real data, with networks that others trained (more in
+# :doc:`/nir`):
+#
+# .. include:: /nir.md
+#    :parser: myst_parser.sphinx_
+#    :start-after: <!-- measured: begin -->
+#    :end-before: <!-- measured: end -->
 #
 # snnTorch need not be installed where this page is built. `make peers` ran the script with it:
 #
@@ -62,3 +69,5 @@ ag.plot.coverage(result, target=0.9)
 #
 # .. image:: /_static/stored/snntorch.png
 #    :alt: Coverage by stopping time.
+
+# sphinx_gallery_thumbnail_path = '_static/stored/snntorch.png'

@@ -122,3 +122,23 @@ def test_class_names_of_a_file_cannot_write_to_the_terminal(
         outcome = call(monkeypatch, capsys, *words)
         printed += outcome.out + outcome.err
     assert not {"\x1b", "\x9b"} & set(printed)
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("calibrate", "x.npz", "--alpha", "0.1"), "--target 0.9 (one minus alpha)"),
+        (("calibrate", "x.npz", "--confidence-level=0.9"), "give --target 0.9"),
+        (("calibrate", "x.npz", "--rule", "spotter", "--alpha", "0.1"), "--false-alarms"),
+        (("evaluate", "x.rule", "x.npz", "--alpha", "0.1"), "the rule has its target"),
+    ],
+    ids=["alpha", "confidence-level", "spotter", "evaluate"],
+)
+def test_other_names_of_the_target_lead_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    advice: str,
+) -> None:
+    ended = call(monkeypatch, capsys, *words)
+    assert ended.code == 2 and advice in ended.err
