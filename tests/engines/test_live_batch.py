@@ -15,6 +15,7 @@ import agreestop as ag
 from agreestop.decide.checkpoints import in_rounds
 from agreestop.engines import (
     Engine,
+    EventDriven,
     LiveBatch,
     LiveInput,
     LiveSession,
@@ -25,6 +26,7 @@ from agreestop.engines import (
     score,
 )
 from agreestop.engines.inputs import check_events
+from agreestop.networks import SpikingNetwork
 from tests.decide.strategies import parts_of_state, uniforms_of
 from tests.engines.test_early_stopping import CONFIGS, ENGINES, EVERY, RULES, network, some_inputs
 
@@ -99,6 +101,26 @@ def test_inputs_at_different_times_are_decided_as_each_alone(label: str, kind: s
             and found[row].first_risk == expected.first_risk
             and found[row].block == expected.block
         )
+
+
+@pytest.mark.parametrize("precision", ("float32", "bfloat16", "int8"))
+@pytest.mark.parametrize("hidden", ((8,), (130, 70)))
+def test_counts_of_inputs_together_are_those_of_each_alone(
+    hidden: tuple[int, ...], precision: str
+) -> None:
+    """Also where an input has several steps, one after another or between those of others."""
+    config = replace(CONFIGS["fully-connected"], hidden=hidden)
+    made = SpikingNetwork(config, torch.Generator().manual_seed(5), deviation=2.0).eval()
+    engine, rng = EventDriven(made, precision), np.random.default_rng(1)
+    slots, alone = engine.live_slots(5), [engine.live() for _ in range(5)]
+    for _ in range(12):
+        rows = rng.permutation(np.repeat(np.arange(5), rng.integers(0, 3, 5)))
+        steps = [np.flatnonzero(rng.random(slots.inputs) < 0.3) for _ in rows]
+        pointers = np.cumsum([0, *map(len, steps)])
+        found = slots.push(rows, pointers, np.concatenate([np.zeros(0, np.int64), *steps]))
+        expected = [alone[row].push(step).copy() for row, step in zip(rows, steps, strict=True)]
+        np.testing.assert_array_equal(found, np.reshape(expected, found.shape))
+    assert all(slots.evidence(row).any() for row in range(5))
 
 
 @pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")

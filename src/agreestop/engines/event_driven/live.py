@@ -12,6 +12,8 @@ from ..prefilter import Prefilter
 from .layout import NO_VALUES, FlatNetwork, Lists, aligned, load_kernels
 
 NOT_VALUED = NO_VALUES, False
+MOST_TOGETHER = 512
+"""Live inputs whose step is computed layer by layer together."""
 _COMPILED: set[tuple[Any, np.dtype[Any]]] = set()
 """Kernels that have run, and the types of their weights."""
 
@@ -30,6 +32,20 @@ def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...
     return inputs, (spikes, lists.active, lists.starts, lists.events, lists.values, lists.currents)
 
 
+def _buffers_together(network: FlatNetwork, slots: int) -> tuple[Any, ...]:
+    """Buffers for one step of many live inputs at once: spikes, lists of the inputs, and which run.
+
+    Networks of convolutions run one input after the other.
+    """
+    layers, most = network.layers, min(slots, MOST_TOGETHER)
+    if not layers["listed"][0] or layers["convolves"].any():
+        most = 0
+    # the kernels test eight words at once, as in Block
+    spikes = np.zeros((sum(network.spikes) + 7, most), np.uint64)
+    lists = Lists.of(most, most * network.inputs)
+    return spikes, lists.starts, lists.events, np.zeros(slots, np.bool_)
+
+
 @final
 class EventDrivenSlots:
     """Many live inputs, each in a slot of its own and at a time of its own, all members.
@@ -45,6 +61,7 @@ class EventDrivenSlots:
         self._counts: Integers = np.zeros((slots, network.members, network.classes), np.int64)
         self._states = aligned(slots * network.state, np.float32).reshape(slots, network.state)
         self._buffers = _live_buffers(network)
+        self._together = _buffers_together(network, slots)
         self.inputs, self.repeats = network.inputs, repeats
         # numba compiles now rather than during a stream
         self.push(np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(0, np.int64))
@@ -70,7 +87,8 @@ class EventDrivenSlots:
             values is not None,
         )
         before = (network.layers, network.weights, network.constants, *given)
-        self._kernel(*before, *inputs, self._states, *buffers, self._counts, evidence)
+        after = *buffers, self._counts, evidence, *self._together
+        self._kernel(*before, *inputs, self._states, *after)
         return evidence
 
 

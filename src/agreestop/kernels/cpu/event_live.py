@@ -152,9 +152,58 @@ def push_filtered(
 
 
 @jit()
+def _push_together(
+    layers, weights, constants, rows, pointers, given, marks, frames, slots, states, spikes,
+    starts, events, active, own_starts, own_events, values, currents, counts,
+):  # fmt: skip
+    """Run one step of each of many live streams, layer by layer.
+
+    Tile by tile, the weights stay in the second cache for all streams. The numbers are those of
+    `push`, since the weight rows of a neuron are added in the same order.
+    """
+    inputs, members, zero, one = len(marks), counts.shape[1], np.int64(0), np.int64(1)
+    count, whole, state = len(rows), states.shape[1], states.reshape(-1)
+    starts[0] = 0
+    for n in range(count):
+        for index in range(pointers[n], pointers[n + 1]):
+            marks[given[index]] = 1
+        begin = starts[n]
+        list_inputs(
+            marks, frames, np.bool_(False), inputs, one, slots, zero, one, starts[n:],
+            events[begin:], values,
+        )  # fmt: skip
+        starts[n] = begin
+        starts[n + 1] += begin
+        for index in range(pointers[n], pointers[n + 1]):
+            marks[given[index]] = 0
+    at, after = zero, members * layers[0].words
+    advance(
+        layers[0], members, weights, constants, rows, whole, state, one, spikes, spikes, frames,
+        np.bool_(False), active, starts, events, values, currents, zero,
+        members * (layers[0].wide + layers[0].narrow) * count,
+    )  # fmt: skip
+    for index in range(1, len(layers)):
+        layer = layers[index]
+        advance(
+            layer, members, weights, constants, rows, whole, state, one, spikes[after:],
+            spikes[at:], frames, np.bool_(False), active, own_starts, own_events, values, currents,
+            zero, members * layer.height * count,
+        )  # fmt: skip
+        at, after = after, after + members * layer.height * layer.width * layer.words
+    words = layers[len(layers) - 1].words
+    for n in range(count):
+        for member in range(members):
+            for label in range(counts.shape[2]):
+                counts[rows[n], member, label] += (
+                    spikes[at + member * words + label // 64, n] >> np.uint64(label % 64)
+                ) & np.uint64(1)
+
+
+@jit()
 def push_rows(
     layers, weights, constants, rows, pointers, given, given_values, valued, marks, frames, slots,
-    states, spikes, active, starts, events, values, currents, counts, evidence,
+    states, spikes, active, starts, events, values, currents, counts, evidence, together, lists,
+    listed, running,
 ):  # fmt: skip
     """Run steps of many live streams: step n, with the events given[pointers[n] : pointers[n + 1]],
     is the next one of stream rows[n].
@@ -162,12 +211,33 @@ def push_rows(
     given_values: the value of each event, if `valued`.
     states (streams, state) and counts (streams, K, C) are those of all streams; evidence
     (steps, K, C) gets the counts after each step.
+
+    together (words, n): the spikes of at most n streams that run layer by layer; lists and listed:
+    where the events of each begin, and the events; running (streams,), all False: marks those
+    streams. Empty where streams run one after the other.
     """
-    for n in range(len(rows)):
-        row = rows[n]
-        at = slice(pointers[n], pointers[n + 1])
-        push(
-            layers, weights, constants, given[at], given_values[at], valued, marks, frames, slots,
-            states[row], spikes, active, starts, events, values, currents, counts[row],
-        )  # fmt: skip
-        evidence[n] = counts[row]
+    first = 0
+    while first < len(rows):
+        last = first
+        if not valued:
+            while last < len(rows) and last - first < together.shape[1] and not running[rows[last]]:
+                running[rows[last]] = True
+                last += 1
+            for n in range(first, last):
+                running[rows[n]] = False
+        if last - first > 1:
+            _push_together(
+                layers, weights, constants, rows[first:last], pointers[first:], given, marks,
+                frames, slots, states, together, lists, listed, active, starts, events, values,
+                currents, counts,
+            )  # fmt: skip
+        else:
+            last, row = first + 1, rows[first]
+            at = slice(pointers[first], pointers[last])
+            push(
+                layers, weights, constants, given[at], given_values[at], valued, marks, frames,
+                slots, states[row], spikes, active, starts, events, values, currents, counts[row],
+            )  # fmt: skip
+        for n in range(first, last):
+            evidence[n] = counts[rows[n]]
+        first = last
