@@ -1,5 +1,5 @@
-"""Write docs/demo.gif, the moving picture of the demonstration page: one input, from the first
-events to the answer.
+"""Write docs/demo.gif, the moving picture of the demonstration page: two inputs, from the first
+events to the answer: one that stops at the median step, and one that takes longer.
 
     python docs/make_demo_picture.py [runs/digits/demo.html]
 
@@ -13,21 +13,33 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
-WIDTH, COLOURS, LIMIT = 860, 48, 1_500_000
+WIDTH, COLOURS, LIMIT = 960, 96, 1_500_000
 # milliseconds of a step of the page at its normal pace, and steps between two frames
 STEP, STRIDE = 60, 1
 FRAME, LAST = 90, 2600  # milliseconds of a frame, and of the last one
 MOST_FRAMES = 90
+INPUTS, SHARES = 40, (0.5, 0.85)
+# the inputs at these shares of the first ones that are answered rightly, sorted by stopping time
+TYPICAL = """([n, shares]) => {
+  const rule = agreestop.racers.at(-1);
+  const found = Array.from({ length: n }, (_, k) => ({ input: k + 1, ...agreestop.decide(k + 1, rule) }));
+  const right = found.filter(({ input, classes }) => `${classes}` === `${agreestop.labels[input]}`);
+  right.sort((one, other) => one.time - other.time);
+  return shares.map((share) => right[Math.floor(share * right.length)].input);
+}"""
 
 
-def frames_of(page: Page) -> list[Image.Image]:
+def frames_of(page: Page, index: int) -> list[Image.Image]:
     """Pictures of the stage while one input is watched, until its label is shown."""
     found: list[Image.Image] = []
-    page.click("#next")
+    while f"input {index + 1} of" not in page.inner_text("#which"):
+        page.click("#next")
+    page.mouse.move(0, 0)
     for _ in range(MOST_FRAMES):
         found.append(Image.open(io.BytesIO(page.locator(".stage").screenshot())).convert("RGB"))
         if "the label is" in page.inner_text("#verdict"):
@@ -51,11 +63,13 @@ def write_picture(page_file: Path, path: Path) -> int:
         # the page moves only between two pictures, however long these take
         page.clock.pause_at(60_000)
         page.click("#play")  # it plays by itself; now it pauses
-        frames = frames_of(page)
+        parts = [frames_of(page, index) for index in page.evaluate(TYPICAL, [INPUTS, SHARES])]
         browser.close()
-    palette = frames[-1].quantize(COLOURS)
+    frames = [frame for part in parts for frame in part]
+    ends = np.concatenate([np.asarray(part[-1]) for part in parts])
+    palette = Image.fromarray(ends).quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
     small = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-    times = [FRAME] * (len(small) - 1) + [LAST]
+    times = [one for part in parts for one in [FRAME] * (len(part) - 1) + [LAST]]
     small[0].save(
         path, save_all=True, append_images=small[1:], duration=times, loop=0, optimize=True
     )

@@ -657,7 +657,7 @@ function start() {
 
 open();
 globalThis.agreestop = {
-  decide, rules, racers, recorded, fma, Member, Watch, DriftMonitor, AdaptiveRule, runMany,
+  decide, rules, racers, recorded, labels: DATA.inputs.labels, fma, Member, Watch, DriftMonitor, AdaptiveRule, runMany,
   get members() {
     return networks();
   },
