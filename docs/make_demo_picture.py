@@ -27,8 +27,10 @@ INPUTS, SHARES = 40, (0.5, 0.85)
 # the inputs at these shares of the first ones that are answered rightly, sorted by stopping time
 TYPICAL = """([n, shares]) => {
   const rule = agreestop.racers.at(-1);
-  const found = Array.from({ length: n }, (_, k) => ({ input: k + 1, ...agreestop.decide(k + 1, rule) }));
-  const right = found.filter(({ input, classes }) => `${classes}` === `${agreestop.labels[input]}`);
+  const inputs = Array.from({ length: n }, (_, k) => k + 1);
+  const found = inputs.map((input) => ({ input, ...agreestop.decide(input, rule) }));
+  const hit = ({ input, classes }) => `${classes}` === `${agreestop.labels[input]}`;
+  const right = found.filter(hit);
   right.sort((one, other) => one.time - other.time);
   return shares.map((share) => right[Math.floor(share * right.length)].input);
 }"""

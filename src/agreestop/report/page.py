@@ -201,8 +201,8 @@ def summary_in_words(section: Section) -> list[str]:
     if summary.paper is not None:
         earlier = summary.paper.earlier
         second += (
-            f", {percent(abs(earlier), 0)} {'earlier' if earlier >= 0 else 'later'} than the "
-            "paper's rules"
+            f", {percent(abs(earlier), 0)} {'earlier' if earlier >= 0 else 'later'} than "
+            f"{summary.paper.other.label}"
         )
     if headline.energy is not None:
         second += f"; {percent(1 - headline.energy, 0)} less energy"
