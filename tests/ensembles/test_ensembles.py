@@ -440,7 +440,7 @@ def test_files_of_01_and_of_the_pipeline(trained: dict[str, Any], tmp_path: Path
     loaded = ag.ensembles.load(tmp_path / "members.safetensors")
     assert isinstance(loaded, ag.ensembles.DeepEnsemble) and loaded.digest == deep.digest
     np.testing.assert_array_equal(loaded.score(new).log_confidence, deep.score(new).log_confidence)
-    model = variational._model
+    model = variational._posterior
     write_file(
         tmp_path / "posterior.safetensors",
         model.state_dict(),

@@ -13,8 +13,7 @@ import typer
 from agreestop.common import InputError, Integers, atomic_writer, check_writable, file_lock
 from agreestop.common.errors import visible
 from agreestop.common.tables import decision_records, decisions_csv
-from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.calibration import load_rule
+from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.drift.monitor import DriftMonitor
 from agreestop.decide.leakage import DIFFERENT_INPUTS

@@ -12,8 +12,7 @@ from rich.table import Table
 from agreestop.common import InputError
 from agreestop.common.estimates import Estimate
 from agreestop.common.levels import in_words
-from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.calibration import load_rule
+from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.decisions import Evaluation, Group
 from agreestop.decide.decisions import evaluate as evaluate_decisions
 from agreestop.decide.rule_files import kept_kind

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from agreestop.common import InputError
-from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.calibration import load_rule
+from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.rule_files import kept_kind
 from agreestop.decide.spotting import CalibratedSpotter, Spotter
 

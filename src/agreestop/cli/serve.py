@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from agreestop.common import InputError
-from agreestop.decide.calibration import load_rule
+from agreestop.decide.calibrated import load_rule
 from agreestop.decide.rule_files import kept_kind
 from agreestop.decide.spotting import Spotter
 

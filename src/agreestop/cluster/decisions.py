@@ -25,8 +25,7 @@ from agreestop.common import (
     make_folder,
     no_progress,
 )
-from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.calibration import load_rule
+from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.leakage import Overlap, TrainingRows, first_reuse
 from agreestop.ensembles import Ensemble
 from agreestop.ensembles import load as load_ensemble

@@ -32,8 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agreestop.common import Arrays, InputError, atomic_writer, read_file
-from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.calibration import load_rule
+from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.checkpoints import Stops
 from agreestop.decide.decisions import Decisions
 from agreestop.engines.early_stopping import EarlyRun

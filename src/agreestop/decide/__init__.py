@@ -6,8 +6,7 @@ from .agree_stop import AgreeStop
 from .answer_kinds import Tree
 from .answers import Answers, VoteRisk
 from .baselines import DCSNN, SEENN
-from .calibrated import CalibratedRule, Session
-from .calibration import load_rule
+from .calibrated import CalibratedRule, Session, load_rule
 from .confidence import (
     MajorityVote,
     MergeConfidence,

@@ -38,13 +38,14 @@ from .leakage import (
     training_overlap,
 )
 from .rule import Rule, read_evidence
-from .rule_files import write_rule_file
-from .scores import ScoresLike, check_source, labels_of
+from .rule_files import read_rule_file, write_rule_file
+from .scores import ScoresLike, labels_of
 
 ENDED_INPUTS = (
     " Inputs that end early are answered from their last scores, which stand for all later "
     "checkpoints, in calibration too."
 )
+MOST_NUMBERS = 1 << 22  # members times classes of a rule in a file
 BLOCK_NUMBERS = 1 << 17  # log-confidences that are judged together: a block stays in the cache
 
 
@@ -670,6 +671,77 @@ class CalibratedRule(KeptInFiles):
     def with_threshold(self, value: float) -> Self:
         """The rule with another threshold, where small is safe; with -∞ nothing stops early."""
         return replace(self, policy=self.policy.moved(value), shortage="", adapted=True)
+
+
+def load_rule(path: str | PathLike[str]) -> CalibratedRule:
+    """Read a calibrated rule that `save` or `agreestop calibrate` wrote.
+
+    Parameters
+    ----------
+    path : str or path
+        What is not an intact and unaltered rule file of a known format is refused with a sentence.
+
+    Returns
+    -------
+    CalibratedRule
+
+    Examples
+    --------
+    >>> import tempfile, agreestop as ag
+    >>> rule = ag.AgreeStop(0.9, range(1, 21), 1).calibrate(ag.simulate_scores(99, steps=20))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rule.save(f"{folder}/rule")
+    ...     ag.load_rule(f"{folder}/rule").n
+    99
+    """
+    return read_rule_file(path, CalibratedRule, try_out)
+
+
+def try_out(calibrated: CalibratedRule) -> CalibratedRule:
+    """Run one input through the first and the last checkpoint, so that a forged rule fails here."""
+    shape = (1, calibrated.members, calibrated.classes)
+    if min(shape) < 1 or calibrated.members * calibrated.classes > MOST_NUMBERS:
+        raise ValueError(f"{calibrated.members} members and {calibrated.classes} classes")
+    for index in (0, len(calibrated.checkpoints) - 1):
+        nothing = calibrated.rule.example_cell(*shape[1:])[None]
+        verdict = calibrated.step(index, nothing, calibrated.start(1))
+        if verdict.sets.shape != (1, calibrated.classes) or verdict.stop.shape != (1,):
+            raise ValueError("arrays of other sizes than the rule")
+    counts = calibrated.class_counts
+    if counts is not None and (counts.shape != (calibrated.classes,) or counts.min() < 0):
+        raise ValueError("counts of classes that no calibration has")
+    if np.isnan(calibrated.thresholds).any():
+        raise ValueError("a threshold that is no number")
+    kth = calibrated.kth_values
+    if kth is not None and kth.size and kth.shape != calibrated.thresholds.shape:
+        raise ValueError("order statistics that do not belong to the thresholds")
+    calibrated.policy.check_blocks(len(calibrated.rule.terms.block_names or ()))
+    return calibrated
+
+
+def check_source(
+    what: str,
+    known: tuple[str, str],
+    given: tuple[str, str],
+    any_engine: bool = False,
+    any_members: bool = False,
+) -> None:
+    """Refuse scores of another engine or ensemble than calibrated with.
+
+    known, given: engine and digest of the ensemble. An empty string is an unknown one.
+    """
+    if not any_engine and all((known[0], given[0])) and given[0] != known[0]:
+        raise InputError(
+            f"the {what} was calibrated on scores of the {known[0]} engine, and these are of the "
+            f"{given[0]} one: use {known[0]}, calibrate again, or allow it (any_engine=True, "
+            "--any-engine)."
+        )
+    if not any_members and all((known[1], given[1])) and given[1] != known[1]:
+        raise InputError(
+            f"the {what} was calibrated on scores of the ensemble {known[1][:12]}, and these are "
+            f"of {given[1][:12]}: use the same members, calibrate again, or allow it "
+            "(any_members=True, --any-members)."
+        )
 
 
 def check_calibrated(given: object, kind: type = CalibratedRule) -> None:

@@ -7,7 +7,6 @@ Every part of the examples can be reduced by itself, for example on several mach
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any, Self, cast
 
 import numpy as np
@@ -59,7 +58,6 @@ from .rule import (
     validate,
     warn_of_sizes,
 )
-from .rule_files import read_rule_file
 from .scores import Scores, ScoresLike, labels_of
 from .thresholds import (
     allowed_by_failures,
@@ -454,52 +452,3 @@ class ThresholdRule(Uncalibrated):
     @property
     def one_threshold(self) -> bool:
         return True
-
-
-MOST_NUMBERS = 1 << 22  # members times classes of a rule in a file
-
-
-def load_rule(path: str | PathLike[str]) -> CalibratedRule:
-    """Read a calibrated rule that `save` or `agreestop calibrate` wrote.
-
-    Parameters
-    ----------
-    path : str or path
-        What is not an intact and unaltered rule file of a known format is refused with a sentence.
-
-    Returns
-    -------
-    CalibratedRule
-
-    Examples
-    --------
-    >>> import tempfile, agreestop as ag
-    >>> rule = ag.AgreeStop(0.9, range(1, 21), 1).calibrate(ag.simulate_scores(99, steps=20))
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     rule.save(f"{folder}/rule")
-    ...     ag.load_rule(f"{folder}/rule").n
-    99
-    """
-    return read_rule_file(path, CalibratedRule, try_out)
-
-
-def try_out(calibrated: CalibratedRule) -> CalibratedRule:
-    """Run one input through the first and the last checkpoint, so that a forged rule fails here."""
-    shape = (1, calibrated.members, calibrated.classes)
-    if min(shape) < 1 or calibrated.members * calibrated.classes > MOST_NUMBERS:
-        raise ValueError(f"{calibrated.members} members and {calibrated.classes} classes")
-    for index in (0, len(calibrated.checkpoints) - 1):
-        nothing = calibrated.rule.example_cell(*shape[1:])[None]
-        verdict = calibrated.step(index, nothing, calibrated.start(1))
-        if verdict.sets.shape != (1, calibrated.classes) or verdict.stop.shape != (1,):
-            raise ValueError("arrays of other sizes than the rule")
-    counts = calibrated.class_counts
-    if counts is not None and (counts.shape != (calibrated.classes,) or counts.min() < 0):
-        raise ValueError("counts of classes that no calibration has")
-    if np.isnan(calibrated.thresholds).any():
-        raise ValueError("a threshold that is no number")
-    kth = calibrated.kth_values
-    if kth is not None and kth.size and kth.shape != calibrated.thresholds.shape:
-        raise ValueError("order statistics that do not belong to the thresholds")
-    calibrated.policy.check_blocks(len(calibrated.rule.terms.block_names or ()))
-    return calibrated

@@ -345,31 +345,6 @@ def _check_text(name: str, text: object) -> None:
     as_names([text], name)
 
 
-def check_source(
-    what: str,
-    known: tuple[str, str],
-    given: tuple[str, str],
-    any_engine: bool = False,
-    any_members: bool = False,
-) -> None:
-    """Refuse scores of another engine or ensemble than calibrated with.
-
-    known, given: engine and digest of the ensemble. An empty string is an unknown one.
-    """
-    if not any_engine and all((known[0], given[0])) and given[0] != known[0]:
-        raise InputError(
-            f"the {what} was calibrated on scores of the {known[0]} engine, and these are of the "
-            f"{given[0]} one: use {known[0]}, calibrate again, or allow it (any_engine=True, "
-            "--any-engine)."
-        )
-    if not any_members and all((known[1], given[1])) and given[1] != known[1]:
-        raise InputError(
-            f"the {what} was calibrated on scores of the ensemble {known[1][:12]}, and these are "
-            f"of {given[1][:12]}: use the same members, calibrate again, or allow it "
-            "(any_members=True, --any-members)."
-        )
-
-
 def _parts(order: Integers, shares: Sequence[float], what: str) -> list[Integers]:
     """An order of units cut into parts by their shares."""
     if not shares:

@@ -11,16 +11,17 @@ from numpy.typing import ArrayLike
 from agreestop.common import InputError
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.leakage import ScoredRows
-from agreestop.engines.devices import check_device, check_network
 from agreestop.events.container import Events, input_ids
 from agreestop.kernels import TRITON_AVAILABLE
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.digests import check_network
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
 from .dense import Dense, FreshMembers
 from .early_stopping import RunOptions, decide_early, score
 from .gpu.engine import Fused
+from .inputs import check_device
 from .protocol import ENGINES, Engine
 
 FRESH_DRAWS = 2  # in the seed; the draws for tuning have 0, those for calibration and test 1

@@ -17,14 +17,16 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, InputError, Integers, as_count, as_seed
-from agreestop.engines.devices import check_device, check_network, to_input_dtype, upload
+from agreestop.engines.devices import to_input_dtype, upload
 from agreestop.events.container import Inputs
 from agreestop.networks.architectures import Activity, SpikingNetwork
+from agreestop.networks.digests import check_network
 from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
-from .inputs import check_inputs, check_kept_rows, check_steps, dense_step
-from .protocol import CHUNK_STEPS, EnsembleRun, Operations, describe, joined
+from .inputs import check_device, check_inputs, check_kept_rows, check_steps, dense_step
+from .joining import joined
+from .protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
 
 # numbers of input that are computed together, so that memory does not grow with T
 NUMBERS = 1 << 23

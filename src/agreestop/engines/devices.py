@@ -1,7 +1,6 @@
-"""The devices on which networks run: checks of both, copies of inputs, and CUDA graphs."""
+"""The devices on which networks run: copies of inputs, and CUDA graphs."""
 
 import gc
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, final
@@ -11,10 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agreestop.common import InputError, cores
+from agreestop.common import cores
 from agreestop.kernels.cpu.numba_runtime import parallel_for
-from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.modules import ModuleMembers
 
 COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
 """Threads that copy together, chunks per thread, and bytes from which it pays: one core does not
@@ -23,38 +20,6 @@ copy at the speed of memory.
 # calls before a CUDA graph is captured: libraries choose algorithms and reserve memory in
 # their first calls
 WARM_UPS = 3
-
-
-def check_device(device: str | torch.device) -> str:
-    """A device of PyTorch: "cpu", "cuda" or "cuda:1", or for "auto" a GPU if there is one."""
-    device = str(device) if isinstance(device, torch.device) else device
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise InputError(f"device is {device!r}: choose 'auto', 'cpu' or 'cuda'.")
-    if device != "cpu" and int(device[5:] or 0) >= torch.cuda.device_count():
-        found = "no such GPU" if torch.cuda.is_available() else "no GPU"
-        raise InputError(
-            f"device is {device!r}, but PyTorch finds {found}: give device='cpu', or install "
-            "PyTorch with CUDA."
-        )
-    return device
-
-
-def check_network(network: Any) -> None:
-    """Refuse what is not a network of members, and weights that are not finite."""
-    if not isinstance(network, (SpikingNetwork, ModuleMembers)):
-        raise InputError(
-            f"the network is a {type(network).__name__}: give a SpikingNetwork, or own modules as "
-            "ModuleMembers(list)."
-        )
-    if not all(bool(torch.isfinite(value).all()) for value in network.parameters()):
-        raise InputError(
-            "the members hold weights that are not finite: train again with a lower learning rate."
-        )
-
-
-# ---- copies
 
 
 def upload(array: Tensor | NDArray[Any], device: torch.device | str) -> Tensor:

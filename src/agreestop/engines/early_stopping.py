@@ -10,10 +10,10 @@ chunk ends where members join, and those replay what they missed.
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,9 +28,9 @@ from agreestop.decide.scores import Scores
 from agreestop.events.container import Events, Inputs, as_inputs, input_ids
 
 from .ending import EndingInputs, as_lengths, without_padding
-from .joining import JoiningPass, MemberGroups
+from .joining import JoiningPass, MemberGroups, Result, joined
 from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
-from .protocol import CountingPass, DecidingEngine, Engine, EnsembleRun, Outcomes, Result, joined
+from .protocol import CountingPass, Engine, EnsembleRun
 
 BATCH_SIZE = 256
 # log-confidences from real outputs differ less than this between batch sizes, in float32
@@ -110,6 +110,40 @@ class EarlyRun:
     computed: Integers = field(repr=False)
     seconds: float
     work: Integers = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """How n inputs ended, and the steps (n,) and member-steps (n,) that were computed."""
+
+    stops: Stops
+    computed: Integers
+    work: Integers
+
+    def complete(self, rows: Integers, later: "Outcomes") -> None:
+        """Add how some rows ended that were undecided, and the work on them, which began again
+        with their first step.
+        """
+        for one in fields(self.stops):
+            getattr(self.stops, one.name)[rows] = getattr(later.stops, one.name)
+        self.computed[rows] = np.maximum(self.computed[rows], later.computed)
+        self.work[rows] += later.work
+
+
+@runtime_checkable
+class DecidingEngine(Protocol):
+    """An engine that schedules its inputs itself while it decides (continuous batching)."""
+
+    def decide(
+        self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None
+    ) -> Outcomes | None:
+        """Decide on inputs (n, T, ...) or `Events`, at most `slots` of them computed together.
+
+        None if it cannot for these inputs.
+
+        With a `Schedule`, inputs that the first members do not decide have the index -1 and are
+        left to the caller.
+        """
 
 
 def decide_early(

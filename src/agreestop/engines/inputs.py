@@ -1,6 +1,9 @@
-"""Checks of what engines are given: batches of inputs, and single steps of a live input."""
+"""Checks of what engines are given: a device, batches of inputs, and single steps of a live
+input.
+"""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,12 +23,28 @@ from agreestop.common import (
 from agreestop.events.container import Events
 
 LARGEST = float(np.finfo(np.float32).max)
-
-
 NOT_BINARY = (
     "holds values other than 0 and 1: set real_input=True in the settings of the network to use "
     "them."
 )
+
+
+def check_device(device: object) -> str:
+    """A device of PyTorch: "cpu", "cuda" or "cuda:1", or for "auto" a GPU if there is one."""
+    import torch  # models without PyTorch use the other checks
+
+    name = str(device)
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise InputError(f"device is {device!r}: choose 'auto', 'cpu' or 'cuda'.")
+    if name != "cpu" and int(name[5:] or 0) >= torch.cuda.device_count():
+        found = "no such GPU" if torch.cuda.is_available() else "no GPU"
+        raise InputError(
+            f"device is {device!r}, but PyTorch finds {found}: give device='cpu', or install "
+            "PyTorch with CUDA."
+        )
+    return name
 
 
 def check_inputs(

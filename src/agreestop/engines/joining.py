@@ -7,7 +7,8 @@ itself. An engine whose members cannot be divided runs all of them.
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from dataclasses import fields
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +16,29 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import Booleans, Integers, Schedule, as_array, check_finite
 from agreestop.events.container import Inputs
 
-from .protocol import DividingEngine, Engine, Live, Pass, joined
+from .protocol import DividingEngine, Engine, Live, Pass
+
+Result = TypeVar("Result")
+
+
+def joined(parts: Sequence[Result], axis: int = 0) -> Result:
+    """Arrays, or results with arrays as fields, one after the other along the inputs (axis 0),
+    the steps (1) or the members (2).
+    """
+    first: Any = parts[0]
+    if len(parts) == 1:
+        return cast(Result, first)
+    if isinstance(first, np.ndarray):
+        return cast(Result, np.concatenate(cast(Any, parts), axis))
+    return cast(
+        Result,
+        type(first)(
+            *(
+                joined([getattr(part, field.name) for part in parts], axis)
+                for field in fields(first)
+            )
+        ),
+    )
 
 
 class MemberGroups:

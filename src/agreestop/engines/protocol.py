@@ -12,15 +12,13 @@ The evidence after t steps is the spike counts up to t, or the logits at t. Its 
 log-confidence that a rule judges.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Booleans, Floats, Integers
-from agreestop.decide.checkpoints import Stops
 from agreestop.events.container import Inputs
 
 from .prefilter import Prefilter
@@ -145,47 +143,6 @@ class CountingPass(Protocol):
         """Spikes and operations of the next steps."""
 
 
-@dataclass(frozen=True, eq=False)
-class Outcomes:
-    """How n inputs ended, and the steps (n,) and member-steps (n,) that were computed."""
-
-    stops: Stops
-    computed: Integers
-    work: Integers
-
-    def complete(self, rows: Integers, later: "Outcomes") -> None:
-        """Add how some rows ended that were undecided, and the work on them, which began again
-        with their first step.
-        """
-        for field in fields(self.stops):
-            getattr(self.stops, field.name)[rows] = getattr(later.stops, field.name)
-        self.computed[rows] = np.maximum(self.computed[rows], later.computed)
-        self.work[rows] += later.work
-
-
-Result = TypeVar("Result")
-
-
-def joined(parts: Sequence[Result], axis: int = 0) -> Result:
-    """Arrays, or results with arrays as fields, one after the other along the inputs (axis 0),
-    the steps (1) or the members (2).
-    """
-    first: Any = parts[0]
-    if len(parts) == 1:
-        return cast(Result, first)
-    if isinstance(first, np.ndarray):
-        return cast(Result, np.concatenate(cast(Any, parts), axis))
-    return cast(
-        Result,
-        type(first)(
-            *(
-                joined([getattr(part, field.name) for part in parts], axis)
-                for field in fields(first)
-            )
-        ),
-    )
-
-
 @runtime_checkable
 class DividingEngine(Protocol):
     """An engine that can run some of its members without the others, so that members may join
@@ -260,19 +217,3 @@ class BatchingEngine(Protocol):
 
     def live_slots(self, slots: int) -> LiveSlots:
         """Slots for as many live inputs."""
-
-
-@runtime_checkable
-class DecidingEngine(Protocol):
-    """An engine that schedules its inputs itself while it decides (continuous batching)."""
-
-    def decide(
-        self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None
-    ) -> Outcomes | None:
-        """Decide on inputs (n, T, ...) or `Events`, at most `slots` of them computed together.
-
-        None if it cannot for these inputs.
-
-        With a `Schedule`, inputs that the first members do not decide have the index -1 and are
-        left to the caller.
-        """

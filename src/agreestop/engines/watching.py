@@ -27,10 +27,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Floats, InputError, Schedule, as_array, as_count, warn_user
-from agreestop.decide.calibrated import CalibratedRule, Session, check_calibrated
+from agreestop.decide.calibrated import (
+    CalibratedRule,
+    Session,
+    check_calibrated,
+    check_source,
+)
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
-from agreestop.decide.scores import Scores, check_source
+from agreestop.decide.scores import Scores
 from agreestop.decide.spotting import CalibratedSpotter, Detection, Recordings, check_clock
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps

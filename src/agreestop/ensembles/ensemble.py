@@ -40,7 +40,7 @@ from agreestop.common import (
 )
 from agreestop.decide.leakage import TrainingRows
 from agreestop.engines.choice import choose_engine
-from agreestop.engines.devices import check_device
+from agreestop.engines.inputs import check_device
 from agreestop.engines.protocol import Engine
 from agreestop.engines.runner import Runner
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
@@ -61,7 +61,7 @@ from .files import (
 )
 from .images import ImageTraining, reestimate_batchnorm
 from .streams import StreamTraining, kl_note
-from .training import Trainable, TrainableMembers, TrainingSettings, show_progress, train
+from .training import TrainableMembers, TrainingSettings, show_progress, train
 
 LEARNING_RATE, MEMBERS = 5e-3, 6
 
@@ -113,8 +113,8 @@ class Ensemble(Runner):
         self.members, self.seed = as_count(members, "members"), as_seed(seed)
         self.device, self.output = check_device(device), output
         self.history: tuple[Epoch, ...] = ()
-        self._model: Trainable | None = None
         self._members: SpikingNetwork | ModuleMembers | None = None
+        self._posterior: Posterior | ModulePosterior | None = None  # of which members are drawn
         self._engine_name = engine
         self._density: float | None = None
 
@@ -122,7 +122,7 @@ class Ensemble(Runner):
     def _new_model(
         self, members: int, input_shape: tuple[int, ...] | None, real_input: bool = False
     ) -> Any:
-        """A model for the training loop.
+        """New members, or the posterior from which they are drawn.
 
         input_shape: the shape of an input at one time step. real_input: the inputs hold values
         other than 0 and 1.
@@ -163,26 +163,24 @@ class Ensemble(Runner):
             built.append(module)
         return built
 
-    def _keep(self, model: Trainable) -> None:
-        """Keep a model that was trained, and its K members."""
-        if isinstance(model, (Posterior, ModulePosterior)) and model.member_count != self.members:
-            model = model.to("cpu").with_members(self.members)
-        self._model = model.to("cpu").eval()
-        self._members = self._model.members(torch.Generator().manual_seed(self.seed + 1)).eval()
+    def _keep(self, model: SpikingNetwork | ModuleMembers | Posterior | ModulePosterior) -> None:
+        """Keep members that were trained, or a posterior and the K members drawn from it."""
+        if isinstance(model, (Posterior, ModulePosterior)):
+            if model.member_count != self.members:
+                model = model.to("cpu").with_members(self.members)
+            self._posterior = model.to("cpu").eval()
+            model = self._posterior.members(torch.Generator().manual_seed(self.seed + 1))
+        self._members = model.to("cpu").eval()
         self._engine, self._ran = None, ""
 
     @property
     def network(self) -> Runnable:
-        if self._members is None or self._model is None:
+        if self._members is None:
             raise InputError(
                 "this ensemble is not trained yet: call fit first, or load one with "
                 "agreestop.ensembles.load."
             )
-        return (
-            self._model
-            if self.fresh and not isinstance(self._model, TrainableMembers)
-            else self._members
-        )
+        return self._posterior if self.fresh and self._posterior is not None else self._members
 
     @property
     def _more_settings(self) -> dict[str, Any]:
@@ -244,7 +242,8 @@ class Ensemble(Runner):
         warn_of_time_last(inputs.shape, inputs.dtype.kind)
         # one draw for each step is enough to train a posterior
         members = self.members if self.kind == "deep" else 1
-        model = self._new_model(members, tuple(inputs.shape[2:]), inputs.dtype != np.bool_)
+        made = self._new_model(members, tuple(inputs.shape[2:]), inputs.dtype != np.bool_)
+        model = made if self.kind == "variational" else TrainableMembers(made)
         labels = as_labels(given, len(inputs), model.classes)
         if names is not None and len(names) != model.classes:
             raise InputError(
@@ -301,7 +300,7 @@ class Ensemble(Runner):
                     )
             finally:  # modules that were given are used again even if training was interrupted
                 model.to("cpu").eval()
-        self._keep(model)
+        self._keep(made)
         self.history, self.class_names, self._density = tuple(history), names, _density(inputs)
         # modules of a list are trained further
         before = self.training_rows if self._modules is not None else None
@@ -318,8 +317,8 @@ class Ensemble(Runner):
             f"members/{name}": value
             for name, value in cast(nn.Module, self._members).state_dict().items()
         }
-        if isinstance(self._model, (Posterior, ModulePosterior)):
-            network = self._model
+        if self._posterior is not None:
+            network = self._posterior
             tensors |= {f"posterior/{name}": value for name, value in network.state_dict().items()}
         names = ("members", "seed", "output", "fresh", "class_names")
         header = {
@@ -498,7 +497,7 @@ class DeepEnsemble(Ensemble):
             [cast(SpikingNetwork, part.network) for part in parts]
         )
         model = self._new_model(self.members, None, together.real_input)
-        model.network.load_state_dict(together.state_dict())
+        model.load_state_dict(together.state_dict())
         self._keep(model)
         epochs = zip(*(part.history for part in parts), strict=True)
         self.history = tuple(
@@ -511,16 +510,14 @@ class DeepEnsemble(Ensemble):
 
     def _new_model(
         self, members: int, input_shape: tuple[int, ...] | None, real_input: bool = False
-    ) -> TrainableMembers[Any]:
+    ) -> SpikingNetwork | ModuleMembers:
         if self._config is not None:
             index, total = self._among or (None, members)
             network = SpikingNetwork(
                 self._settings(total, real_input), torch.Generator().manual_seed(self.seed)
             )
-            return TrainableMembers(
-                network if index is None else network.select_members(slice(index, index + 1))
-            )
-        return TrainableMembers(ModuleMembers(self._build(members), self.output, input_shape))
+            return network if index is None else network.select_members(slice(index, index + 1))
+        return ModuleMembers(self._build(members), self.output, input_shape)
 
 
 @final

@@ -36,7 +36,8 @@ from agreestop.common import (
     no_progress,
 )
 from agreestop.common.errors import visible
-from agreestop.engines.devices import check_device, upload
+from agreestop.engines.devices import upload
+from agreestop.engines.inputs import check_device
 from agreestop.events.container import Events, Inputs, dense_rows, input_ids
 from agreestop.networks.architectures import SpikingNetwork
 from agreestop.networks.digests import describe_modules, network_settings

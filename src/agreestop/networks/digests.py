@@ -1,4 +1,4 @@
-"""What a network computes, in settings and as a hash: scores and rules carry the hash of the
+"""What runs on an engine, in settings and as a hash: scores and rules carry the hash of the
 members that computed them.
 """
 
@@ -16,12 +16,27 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor
 
+from agreestop.common import InputError
+
 from .architectures import ARCHITECTURES, SpikingNetwork
 from .modules import ModuleMembers
 from .posteriors import ModulePosterior, Posterior
 
 Runnable: TypeAlias = SpikingNetwork | ModuleMembers | Posterior | ModulePosterior
 """What an engine runs: K members, or a posterior from which members are drawn for every input."""
+
+
+def check_network(network: Any) -> None:
+    """Refuse what is not a network of members, and weights that are not finite."""
+    if not isinstance(network, (SpikingNetwork, ModuleMembers)):
+        raise InputError(
+            f"the network is a {type(network).__name__}: give a SpikingNetwork, or own modules as "
+            "ModuleMembers(list)."
+        )
+    if not all(bool(torch.isfinite(value).all()) for value in network.parameters()):
+        raise InputError(
+            "the members hold weights that are not finite: train again with a lower learning rate."
+        )
 
 
 def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str:

@@ -39,8 +39,7 @@ from agreestop.common import InputError, as_count, is_number
 from agreestop.common.kept import KeptInFiles
 from agreestop.common.levels import as_target, in_words
 
-from ..calibrated import CalibratedRule, Session
-from ..calibration import try_out
+from ..calibrated import CalibratedRule, Session, try_out
 from ..decisions import Decision, Decisions
 from ..rule_files import read_rule_file, write_rule_file
 from ..scores import ScoresLike

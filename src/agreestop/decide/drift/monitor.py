@@ -37,8 +37,7 @@ from agreestop.common import GAMMA, Floats, InputError, as_seed, is_number, mix
 from agreestop.common.kept import KeptInFiles
 from agreestop.common.levels import Target, as_target, in_words
 
-from ..calibrated import CalibratedRule
-from ..calibration import try_out
+from ..calibrated import CalibratedRule, try_out
 from ..decisions import Decision, Decisions
 from ..rule_files import read_rule_file, write_rule_file
 from ..scores import ScoresLike

@@ -34,9 +34,10 @@ from agreestop.common import Booleans, Integers, cores
 from agreestop.decide.checkpoints import Index, Stops, Verdict, in_rounds, run_rounds
 from agreestop.events.container import Events, Inputs
 
+from ..early_stopping import Outcomes
 from ..inputs import dense_step
+from ..joining import joined
 from ..prefilter import Prefilter
-from ..protocol import Outcomes, joined
 from .device_inputs import DeviceInputs, frames_dtype
 from .slots import SlotMembers, Slots, SlotShape
 

@@ -10,17 +10,18 @@ from typing import Any, cast, final
 
 import torch
 
-from agreestop.engines.devices import check_device, check_network
 from agreestop.events.container import Events, Inputs
 from agreestop.kernels.mixed_product import fixed_point
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
+from agreestop.networks.digests import check_network
 from agreestop.networks.layers import SpikingLayer
 from agreestop.networks.neurons import SRM
 
 from ..dense import DenseLive, DensePass
-from ..inputs import check_event_inputs, check_inputs
+from ..early_stopping import Outcomes
+from ..inputs import check_device, check_event_inputs, check_inputs
 from ..prefilter import Prefilter
-from ..protocol import Live, Outcomes, describe
+from ..protocol import Live, describe
 from .continuous_batching import ContinuousBatching
 from .deep import DeepMember
 from .slots import DeepMembers, FullyConnectedMembers, SlotMembers
