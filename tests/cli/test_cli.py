@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import agreestop as ag
 from agreestop.cli import main
-from agreestop.cli.calibrate import parse_checkpoints
+from agreestop.cli.texts import parse_checkpoints
 from tests.decide.strategies import Trial, parse_pooling, simulate_spikes
 
 NAMES = ("left", "right", "up")

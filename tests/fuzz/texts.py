@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import agreestop as ag
-from agreestop.cli.calibrate import read_lines, read_matrix, read_numbers
+from agreestop.cli.texts import read_lines, read_matrix, read_numbers
 from agreestop.common import InputError
 from agreestop.events.datasets import cifar10, dvs_gesture
 from agreestop.networks import FullyConnected

@@ -1,34 +1,24 @@
 """`agreestop calibrate`: a score file becomes a rule file."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import numpy as np
 import typer
 
-from agreestop.common import Floats, InputError, Schedule, check_texts, check_writable, read_file
-from agreestop.common.errors import shortened
-from agreestop.common.levels import Target
+from agreestop.common import InputError, check_writable
 from agreestop.decide.answer_kinds import Tree
-from agreestop.decide.answers import FORMS, Answers, OpenRisk, VoteRisk
-from agreestop.decide.confidence import POOLINGS, parse_pooling, pooling_of
-from agreestop.decide.risks import Gate, TopMass
+from agreestop.decide.confidence import POOLINGS
 from agreestop.decide.rule import Rule, build_rule, rule_class, rule_kinds
-from agreestop.decide.scores import Scores, load_scores
 from agreestop.decide.spikecp import CALIBRATIONS
 from agreestop.decide.spotting import load_recordings
-from agreestop.decide.tuning.give_up import GiveUp
-from agreestop.decide.tuning.tune import EXPONENTS, tune
 
 from .console import (
     errors_name_options,
     guarantee_in_words,
     name_options,
     printed_warnings,
-    progress_bar,
     refuse_options,
     say,
     say_warning,
@@ -47,8 +37,9 @@ from .spot import (
     calibrate_spotter,
     takes_no,
 )
+from .texts import parse_checkpoints, parse_schedule, read_lines, read_matrix, read_numbers
+from .tuning import fit_gate, fit_give_up, tuned_rule, vote_risk
 
-LARGEST_TEXT = 2**28  # bytes
 # the groups of options in the help
 RULE, TUNING = "Rule and checkpoints", "Tuning, on other inputs"
 PROMISE, WHOM = "What is promised", "For whom: groups, people, shifts"
@@ -412,14 +403,14 @@ def calibrate(
     if checkpoints is None and data.unread:
         say(data.unread)
     opened = (
-        _gate(tuning, blocks, target, max_set_size, pooling, times, len(data)) if gate else None
+        fit_gate(tuning, blocks, target, max_set_size, pooling, times, len(data)) if gate else None
     )
-    own_risk = None if risk is None else _vote_risk(risk, kind, tuning, labels, data)
+    own_risk = None if risk is None else vote_risk(risk, kind, tuning, labels, data)
     stopping = None
     if give_up is not None:
         if gate:
             raise InputError("--gate and --give-up both need the tuning rows: leave one out.")
-        stopping = _give_up(give_up, tuning, max_set_size, pooling, times)
+        stopping = fit_give_up(give_up, tuning, max_set_size, pooling, times)
     tunes = tuning is not None and not gate and give_up is None and risk is None
     if blocks is not None and not gate:
         raise InputError("--blocks belongs to a gate: give --gate too, or leave it out.")
@@ -466,7 +457,7 @@ def calibrate(
                 f"--tuning belongs to the rule spikecp or agreestop, not to {kind}: leave it out, "
                 "or choose one of these."
             )
-        chosen = _tuned(chosen, tuning, len(data), pooling, price_of_size, labels)
+        chosen = tuned_rule(chosen, tuning, len(data), pooling, price_of_size, labels)
     with printed_warnings(name_options) as said, errors_name_options():
         calibrated = chosen.calibrate(
             *(data, labels),
@@ -503,230 +494,3 @@ def _at_depth(rule: Rule, depth: str) -> Rule:
     if depth not in words and not re.fullmatch(r"\d{1,9}", depth):
         raise InputError(f"--depth is {depth!r}: give a depth such as 1, each, or all.")
     return replace(cast(Any, rule), depth=words[depth] if depth in words else int(depth))
-
-
-def read_lines(path: Path, n: int) -> list[str]:
-    """The lines of a text file that has one for each of n inputs."""
-    try:
-        # some editors write a byte order mark
-        lines = read_file(path, most=LARGEST_TEXT).decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError:
-        raise InputError(
-            f"{path} is not a text file: give one with a line for each input."
-        ) from None
-    lines = [line.strip() for line in (lines[:-1] if lines[-1] == "" else lines)]
-    check_texts(lines, str(path))
-    if "" in lines:
-        raise InputError(f"{path}, line {lines.index('') + 1} is empty: give a text on each line.")
-    if len(lines) != n:
-        raise InputError(f"{path} has {len(lines)} lines for {n} inputs: give one line for each.")
-    return lines
-
-
-def read_numbers(path: Path, n: int) -> Floats:
-    """A number for each of n inputs, one on a line."""
-    return _as_numbers(path, read_lines(path, n))
-
-
-def _as_numbers(
-    path: Path, words: Sequence[str], advice: str = "give one number on each line"
-) -> Floats:
-    try:
-        return np.array([float(word) for word in words])
-    except ValueError as error:
-        raise InputError(
-            f"{path} holds something else than numbers ({shortened(error)}): {advice}."
-        ) from None
-
-
-def read_matrix(path: Path) -> Floats:
-    """A square matrix from a text file: the numbers of each row on a line, with commas or
-    spaces between them.
-    """
-    text = read_file(path, most=LARGEST_TEXT).decode("utf-8-sig", errors="replace")
-    advice = (
-        "give a line of numbers for each class, with commas or spaces between them, and no heading"
-    )
-    rows = [
-        _as_numbers(path, line.replace(",", " ").split(), advice)
-        for line in text.splitlines()
-        if line.strip()
-    ]
-    if not rows:
-        raise InputError(f"{path} holds no numbers: {advice}.")
-    if any(len(row) != len(rows) for row in rows):
-        raise InputError(
-            f"{path} has {len(rows)} rows, and some row has not as many numbers: give a row and a "
-            "column for each class."
-        )
-    return np.stack(rows)
-
-
-def _gate(
-    tuning: Path | None,
-    blocks: str | None,
-    target: Target | None,
-    max_set_size: int,
-    pooling: str | None,
-    times: Sequence[float],
-    n: int,
-) -> Gate:
-    """The gate from the rows of the tuning file."""
-    if tuning is None:
-        raise InputError(
-            "--gate is fixed on other rows than those for calibration: give them with --tuning."
-        )
-    promised: Target = "0.9" if target is None else target
-    with errors_name_options():
-        pool = None if pooling is None else parse_pooling(pooling)
-        count: int | tuple[float, ...] = Gate.count_blocks(n, promised)
-    if pool is not None and pool.by_rank:
-        raise InputError(
-            f"--pooling is {pooling!r}, but a gate pools confidences: give confidence:R, or leave "
-            "--gate out."
-        )
-    if blocks is not None:
-        try:
-            ends = tuple(float(part) for part in blocks.split(","))
-        except ValueError:
-            raise InputError(
-                f"--blocks is {blocks!r}: give a number such as 4, or times such as 10,20,40."
-            ) from None
-        count = int(ends[0]) if len(ends) == 1 and ends[0].is_integer() else ends
-    data = labelled_scores(tuning, "a gate", times)
-    with errors_name_options():
-        gate = Gate.fit(
-            data,
-            target=promised,
-            max_set_size=max_set_size,
-            blocks=count,
-            risk=None if pool is None else TopMass(pooling_of(pool)),
-        )
-    show(f"Gate fixed on {tuning}: blocks {', '.join(gate.block_names)}.")
-    return gate
-
-
-def _vote_risk(
-    form: str, kind: str, tuning: Path | None, labels: str | None, data: Any
-) -> OpenRisk:
-    """The risk of open answers of that name."""
-    if kind != "agreestop" or not isinstance(data, Answers):
-        raise InputError("--risk is for open answers (a .jsonl file): leave it out, or tune.")
-    if form not in (*FORMS, "learned"):
-        raise InputError(f"--risk is {form!r}: choose {', '.join(FORMS)} or learned.")
-    if (form == "learned") != (tuning is not None):
-        raise InputError(
-            f"--risk is {form!r}: give --tuning, questions of their own, for learned and for no "
-            "other."
-        )
-    if form != "learned":
-        return VoteRisk(form)
-    assert tuning is not None
-    answers = Answers.load(tuning)
-    with errors_name_options():
-        learned = VoteRisk.fit(answers, labels, data.times)
-    show(f"Risk learned on {tuning}: {len(answers)} questions.")
-    return learned
-
-
-def _give_up(
-    share: str,
-    tuning: Path | None,
-    max_set_size: int,
-    pooling: str | None,
-    times: Sequence[float],
-) -> GiveUp:
-    """When to give up, from the rows of the tuning file."""
-    if tuning is None:
-        raise InputError(
-            "--give-up is fixed on other rows than those for calibration: give them with --tuning."
-        )
-    data = labelled_scores(tuning, "giving up", times)
-    with errors_name_options():
-        pool = None if pooling is None else parse_pooling(pooling)
-        risk = None if pool is None else TopMass(pooling_of(pool))
-        found = GiveUp.fit(data, max_set_size=max_set_size, share=share, risk=risk)
-    show(f"Give-up line fixed on {tuning}: {len(data)} rows.")
-    return found
-
-
-def labelled_scores(path: Path, purpose: str, checkpoints: Sequence[float] | None = None) -> Scores:
-    """The scores of a file that must have labels, at all of its times or at the given ones."""
-    data = load_scores(path, checkpoints)
-    if data.labels is None:
-        raise InputError(f"{path} has no labels: {purpose} needs one label for each input.")
-    return data
-
-
-def _tuned(
-    rule: Rule,
-    path: Path,
-    n_calibration: int,
-    pooling: str | None,
-    price_of_size: float,
-    labels: str | None,
-) -> Rule:
-    """The rule with the score or risk that stops earliest on the rows of the tuning file."""
-    tuning = rule.load_labelled(path, "tuning")
-    open_answers = isinstance(tuning, Answers)
-    pool = None if pooling is None else parse_pooling(pooling)
-    exponents = EXPONENTS if pool is None or pool.r is None else (pool.r,)
-    with progress_bar("tuning") as progress, errors_name_options():
-        tuned = tune(
-            rule,
-            tuning,
-            labels if open_answers else None,
-            n_calibration=min(n_calibration, len(tuning) // (4 if open_answers else 2)),
-            exponents=exponents,
-            progress=progress,
-            price_of_size=price_of_size,
-        )
-    best = tuned.trials[0]
-    show(
-        tuned.note
-        or (
-            f"Tuned on {path}: {best.name} (latency {best.latency:.3f} of the last checkpoint "
-            "there)."
-        )
-    )
-    return tuned.rule
-
-
-def parse_schedule(text: str) -> Schedule:
-    """'1:1,1:2,4:6': a time and a number of members for each look."""
-    looks = []
-    for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?):(\d{1,9})\s*", part)
-        if found is None:
-            raise InputError(
-                f"--schedule is {text!r}: give a time and a number of members for each look, such "
-                "as 1:1,1:2,4:6."
-            )
-        looks.append((float(found[1]) if "." in found[1] else int(found[1]), int(found[2])))
-    return Schedule(looks)
-
-
-def parse_checkpoints(text: str, available: tuple[float, ...]) -> tuple[float, ...]:
-    """'all', '20,40,60,80', '1-80' (every time of the file in that range), or a mixture
-    of the last two.
-    """
-    if text.strip() == "all":
-        return available
-    chosen: list[float] = []
-    for part in text.split(","):
-        bounds = re.fullmatch(r"\s*(\d+(?:\.\d+)?)(?:\s*-\s*(\d+(?:\.\d+)?))?\s*", part)
-        if bounds is None:
-            raise InputError(
-                f"--checkpoints is {text!r}: give times such as 20,40,60,80, a range such as 1-80, "
-                "or all."
-            )
-        low, high = float(bounds[1]), float(bounds[2] or bounds[1])
-        inside = [time for time in available if low <= time <= high]
-        if not inside:
-            given = f"{available[0]} to {available[-1]}"
-            raise InputError(
-                f"--checkpoints asks for {part.strip()}, but the file has times {given}: choose "
-                "among those."
-            )
-        chosen += inside
-    return tuple(chosen)

@@ -2,8 +2,11 @@
 become decisions.
 """
 
+import csv
+import io
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,14 +15,12 @@ import typer
 
 from agreestop.common import InputError, Integers, atomic_writer, check_writable, file_lock
 from agreestop.common.errors import visible
-from agreestop.common.tables import decision_records, decisions_csv
 from agreestop.decide.calibrated import CalibratedRule, load_rule
-from agreestop.decide.decisions import Decisions
+from agreestop.decide.decisions import Decision, Decisions
 from agreestop.decide.drift.monitor import DriftMonitor
 from agreestop.decide.leakage import DIFFERENT_INPUTS
 from agreestop.decide.rule_files import kept_kind
 
-from .calibrate import read_lines
 from .console import (
     Engine,
     Members,
@@ -32,6 +33,7 @@ from .console import (
     say,
 )
 from .spot import NOT_FOR_A_SPOTTER, SPOTTER, decide_alarms, takes_no
+from .texts import read_lines
 
 FORMATS = (".csv", ".json", ".npz")
 CLUSTER_FORMATS = (".parquet", "")  # one file, or a folder
@@ -186,35 +188,9 @@ def decide(
         return
     names = class_names(calibrated, classes)
     if output is None:
-        typer.echo(decisions_csv(decisions, names), nl=False)
+        typer.echo(_as_csv(decisions, names), nl=False)
         return
-    with atomic_writer(output) as stream:
-        if output.suffix == ".npz":
-            answer: dict[str, Any] = {"sets": decisions.sets}
-            if decisions.depth_index is not None:
-                answer["depth_index"], answer["depth_sets"] = (
-                    decisions.depth_index,
-                    decisions.depth_sets,
-                )
-            if not decisions.has_classes:
-                answer = {"answered": decisions.answered}
-            if decisions.lower is not None and decisions.upper is not None:
-                answer = {"lower": decisions.lower, "upper": decisions.upper}
-            elif decisions.texts is not None:
-                answer = {"answers": np.array(["".join(names) for names in decisions.names])}
-            np.savez_compressed(
-                stream,
-                stop_time=decisions.stop_time,
-                stop_index=decisions.stop_index,
-                **answer,
-            )
-        else:
-            as_json = (
-                json.dumps(decision_records(decisions, names), ensure_ascii=False, indent=1) + "\n"
-            )
-            stream.write(
-                (decisions_csv(decisions, names) if output.suffix == ".csv" else as_json).encode()
-            )
+    _write(output, decisions, names)
     if ray is not None:
         shutil.rmtree(_parts(output), ignore_errors=True)
     latency = float(np.mean(decisions.stop_time)) / decisions.checkpoints[-1]
@@ -224,6 +200,70 @@ def decide(
     if decisions.lower is not None:
         words = f"width {decisions.width.mean():.4g}"
     say(f"Wrote {output}: {len(decisions)} decisions, latency {latency:.3f} of T, {words}.")
+
+
+def _write(output: Path, decisions: Decisions, names: Sequence[str]) -> None:
+    """Write decisions in the format that the name of the file says."""
+    with atomic_writer(output) as stream:
+        if output.suffix == ".csv":
+            stream.write(_as_csv(decisions, names).encode())
+        elif output.suffix == ".json":
+            content = json.dumps(_records(decisions, names), ensure_ascii=False, indent=1)
+            stream.write(content.encode() + b"\n")
+        else:
+            times = {"stop_time": decisions.stop_time, "stop_index": decisions.stop_index}
+            np.savez_compressed(stream, **times, **_arrays(decisions))
+
+
+def _arrays(decisions: Decisions) -> dict[str, Any]:
+    """What was answered, as arrays."""
+    if decisions.lower is not None and decisions.upper is not None:
+        return {"lower": decisions.lower, "upper": decisions.upper}
+    if decisions.texts is not None:
+        return {"answers": np.array(["".join(names) for names in decisions.names])}
+    if not decisions.has_classes:
+        return {"answered": decisions.answered}
+    if decisions.depth_index is None:
+        return {"sets": decisions.sets}
+    depths = {"depth_index": decisions.depth_index, "depth_sets": decisions.depth_sets}
+    return {"sets": decisions.sets, **depths}
+
+
+def _records(decisions: Decisions, names: Sequence[str]) -> list[dict[str, Any]]:
+    """A record for each decision, with these names of the classes."""
+    return [
+        {"input": row, "stop_time": one.time, **_answer(one, decisions, names)}
+        for row, one in enumerate(decisions)
+    ]
+
+
+def _answer(one: Decision, decisions: Decisions, names: Sequence[str]) -> dict[str, Any]:
+    if decisions.texts is not None:
+        answer = {"answered": one.answered, "answer": "".join(one.names)}
+        return answer if one.cost is None else {**answer, "cost": one.cost}
+    if one.lower is not None:
+        return {"lower": one.lower, "upper": one.upper}
+    if not decisions.has_classes:
+        return {"answered": one.answered}
+    answer = {"set_size": len(one.classes), "classes": [names[label] for label in one.classes]}
+    if decisions.tree is not None:
+        answer["answer"] = "".join(one.names)
+        for depth, at in enumerate(one.by_depth, 1):
+            answer[f"depth_{depth}_answer"] = "".join(at.names)
+            answer[f"depth_{depth}_time"] = at.time
+    return answer
+
+
+def _as_csv(decisions: Decisions, names: Sequence[str]) -> str:
+    """The records with a header; classes are joined by semicolons."""
+    records, text = _records(decisions, names), io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        if "classes" in record:
+            record["classes"] = ";".join(record["classes"])
+        writer.writerow(record)
+    return text.getvalue()
 
 
 def class_names(calibrated: CalibratedRule, names: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -18,10 +18,10 @@ from agreestop.decide.decisions import evaluate as evaluate_decisions
 from agreestop.decide.rule_files import kept_kind
 from agreestop.decide.spotting import Spotter, load_recordings
 
-from .calibrate import read_lines
 from .console import errors_name_options, guarantee_in_words, never_stops, refuse_options, say, show
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 from .spot import NOT_FOR_A_SPOTTER, OPTIONS, SPOTTER, evaluate_spotter, takes_no
+from .texts import read_lines
 
 MOST_ROWS = 8
 DOUBTS = (

@@ -16,7 +16,6 @@ from agreestop.decide.scores import holds_answers
 from agreestop.decide.spotting import Recordings, Spotter, load_recordings
 from agreestop.decide.stop_rule import load_risks
 
-from .calibrate import labelled_scores, read_lines
 from .console import errors_name_options, progress_bar, refuse_options, show, show_written
 from .run import table_of_rules
 from .spot import (
@@ -30,6 +29,8 @@ from .spot import (
     Within,
     takes_no,
 )
+from .texts import read_lines
+from .tuning import labelled_scores
 
 PAGES = (".html", ".htm")
 

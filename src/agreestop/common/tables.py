@@ -1,7 +1,5 @@
-"""Decisions and evaluations as people read them: records, CSV, DataFrames, plain text and HTML."""
+"""Decisions and evaluations as people read them: DataFrames, plain text and HTML."""
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -25,54 +23,6 @@ COLUMNS = {
     "set_size": "set size",
     "width": "width",
 }
-
-
-def decision_records(decisions: Any, names: Sequence[str]) -> list[dict[str, Any]]:
-    """A record for each of the `Decisions`, with these names of the classes."""
-    records = []
-    for row, one in enumerate(decisions):
-        answer = {
-            "set_size": len(one.classes),
-            "classes": [names[label] for label in one.classes],
-        }
-        if decisions.tree is not None:
-            answer["answer"] = "".join(one.names)
-            for depth, at in enumerate(one.by_depth, 1):
-                known = {"answer": "".join(at.names), "time": at.time}
-                answer |= {f"depth_{depth}_{name}": value for name, value in known.items()}
-        if not decisions.has_classes:
-            answer = {"answered": one.answered}
-        if one.lower is not None:
-            answer = {"lower": one.lower, "upper": one.upper}
-        if decisions.texts is not None:
-            answer = {"answered": one.answered, "answer": "".join(one.names)}
-            answer |= {} if one.cost is None else {"cost": one.cost}
-        records.append({"input": row, "stop_time": one.time, **answer})
-    return records
-
-
-def decisions_csv(decisions: Any, names: Sequence[str]) -> str:
-    """The same as CSV, with a header; classes are joined by semicolons."""
-    text = io.StringIO()
-    fields = ["input", "stop_time", "set_size", "classes"]
-    if decisions.tree is not None:
-        depths = range(1, 1 + len(decisions.by_depth))
-        own = [f"depth_{depth}_{name}" for depth in depths for name in ("answer", "time")]
-        fields += ["answer", *own]
-    if not decisions.has_classes:
-        fields = ["input", "stop_time", "answered"]
-    if decisions.lower is not None:
-        fields = ["input", "stop_time", "lower", "upper"]
-    if decisions.texts is not None:
-        fields = ["input", "stop_time", "answered", "answer"]
-        fields += [] if decisions.cost is None else ["cost"]
-    writer = csv.DictWriter(text, fields, lineterminator="\n")
-    writer.writeheader()
-    for record in decision_records(decisions, names):
-        if "classes" in record:
-            record["classes"] = ";".join(record["classes"])
-        writer.writerow(record)
-    return text.getvalue()
 
 
 def as_dataframe(decisions: Any) -> Any:

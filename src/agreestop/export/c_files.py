@@ -13,9 +13,11 @@ member and output. So a rule for int8 weights is calibrated on scores of the eng
 "event-driven-int8", and nothing about its promise changes on the device.
 """
 
+import csv
+import io
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from importlib.resources import files
 from os import PathLike
@@ -28,7 +30,6 @@ from numpy.typing import ArrayLike
 from agreestop.adapters.engine import AdaptedEngine
 from agreestop.common import Floats, InputError, atomic_writer, make_folder
 from agreestop.common.errors import visible
-from agreestop.common.tables import decisions_csv
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.rule import read_evidence
@@ -110,7 +111,11 @@ def to_c(
         contents["inputs.bin"] = _inputs_file(events, steps)
         scores = score_in_batches(ensemble, events, steps)
         decisions, check = check_decisions(rule, exported.known, scores)
-        contents["expected.csv"] = decisions_csv(decisions, names).encode()
+        rows = (
+            (row, one.time, len(one.classes), ";".join(names[label] for label in one.classes))
+            for row, one in enumerate(decisions)
+        )
+        contents["expected.csv"] = csv_bytes(("input", "stop_time", "set_size", "classes"), rows)
     write_export(exported.folder, contents)
     return exported.made(contents, names, check, ram_of(exported.sizes))
 
@@ -204,6 +209,15 @@ def check_folder(folder: Path) -> None:
             f"{folder} holds a {taken[0]} that is not of an export, which would be replaced: "
             "choose another folder."
         )
+
+
+def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    """What the programs in C print."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
 def write_export(folder: Path, contents: dict[str, bytes]) -> None:

@@ -9,8 +9,6 @@ Per step the network runs once, the spikes of the last `window` steps are kept a
 spotter's score is computed from their counts. Memory is static and does not grow.
 """
 
-import csv
-import io
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,6 +38,7 @@ from .c_files import (
     ExportedParts,
     check_decisions,
     check_folder,
+    csv_bytes,
     defines,
     export_parts,
     sources_of,
@@ -188,17 +187,15 @@ def _watched(session: Any, stream: Booleans) -> list[tuple[int, Any]]:
 
 
 def _found_csv(found: Sequence[Sequence[tuple[int, Any]]], names: Sequence[str]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("stream", "step", "found", "set_size", "classes"))
-    for stream, rows in enumerate(found):
-        for step, one in rows:
+    rows: list[tuple[Any, ...]] = []
+    for stream, steps in enumerate(found):
+        for step, one in steps:
             answer: tuple[Any, ...] = ("detection", None, None)
             if isinstance(one, Decision):
                 words = ";".join(names[label] for label in one.classes)
                 answer = ("decision", len(one.classes), words)
-            writer.writerow((stream, step, *answer))
-    return text.getvalue().encode()
+            rows.append((stream, step, *answer))
+    return csv_bytes(("stream", "step", "found", "set_size", "classes"), rows)
 
 
 def _check(
