@@ -38,7 +38,7 @@ from .spot import (
     takes_no,
 )
 from .texts import parse_checkpoints, parse_schedule, read_lines, read_matrix, read_numbers
-from .tuning import fit_gate, fit_give_up, tuned_rule, vote_risk
+from .tuning import gate_from, give_up_from, tuned_rule, vote_risk
 
 # the groups of options in the help
 RULE, TUNING = "Rule and checkpoints", "Tuning, on other inputs"
@@ -403,14 +403,14 @@ def calibrate(
     if checkpoints is None and data.unread:
         say(data.unread)
     opened = (
-        fit_gate(tuning, blocks, target, max_set_size, pooling, times, len(data)) if gate else None
+        gate_from(tuning, blocks, target, max_set_size, pooling, times, len(data)) if gate else None
     )
     own_risk = None if risk is None else vote_risk(risk, kind, tuning, labels, data)
     stopping = None
     if give_up is not None:
         if gate:
             raise InputError("--gate and --give-up both need the tuning rows: leave one out.")
-        stopping = fit_give_up(give_up, tuning, max_set_size, pooling, times)
+        stopping = give_up_from(give_up, tuning, max_set_size, pooling, times)
     tunes = tuning is not None and not gate and give_up is None and risk is None
     if blocks is not None and not gate:
         raise InputError("--blocks belongs to a gate: give --gate too, or leave it out.")

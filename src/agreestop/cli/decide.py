@@ -211,8 +211,12 @@ def _write(output: Path, decisions: Decisions, names: Sequence[str]) -> None:
             content = json.dumps(_records(decisions, names), ensure_ascii=False, indent=1)
             stream.write(content.encode() + b"\n")
         else:
-            times = {"stop_time": decisions.stop_time, "stop_index": decisions.stop_index}
-            np.savez_compressed(stream, **times, **_arrays(decisions))
+            np.savez_compressed(
+                stream,
+                stop_time=decisions.stop_time,
+                stop_index=decisions.stop_index,
+                **_arrays(decisions),
+            )
 
 
 def _arrays(decisions: Decisions) -> dict[str, Any]:
@@ -225,8 +229,11 @@ def _arrays(decisions: Decisions) -> dict[str, Any]:
         return {"answered": decisions.answered}
     if decisions.depth_index is None:
         return {"sets": decisions.sets}
-    depths = {"depth_index": decisions.depth_index, "depth_sets": decisions.depth_sets}
-    return {"sets": decisions.sets, **depths}
+    return {
+        "sets": decisions.sets,
+        "depth_index": decisions.depth_index,
+        "depth_sets": decisions.depth_sets,
+    }
 
 
 def _records(decisions: Decisions, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -239,17 +246,20 @@ def _records(decisions: Decisions, names: Sequence[str]) -> list[dict[str, Any]]
 
 def _answer(one: Decision, decisions: Decisions, names: Sequence[str]) -> dict[str, Any]:
     if decisions.texts is not None:
-        answer = {"answered": one.answered, "answer": "".join(one.names)}
-        return answer if one.cost is None else {**answer, "cost": one.cost}
+        cost = {} if one.cost is None else {"cost": one.cost}
+        return {"answered": one.answered, "answer": "".join(one.names or ()), **cost}
     if one.lower is not None:
         return {"lower": one.lower, "upper": one.upper}
     if not decisions.has_classes:
         return {"answered": one.answered}
-    answer = {"set_size": len(one.classes), "classes": [names[label] for label in one.classes]}
+    answer: dict[str, Any] = {
+        "set_size": len(one.classes),
+        "classes": [names[label] for label in one.classes],
+    }
     if decisions.tree is not None:
-        answer["answer"] = "".join(one.names)
+        answer["answer"] = "".join(one.names or ())
         for depth, at in enumerate(one.by_depth, 1):
-            answer[f"depth_{depth}_answer"] = "".join(at.names)
+            answer[f"depth_{depth}_answer"] = "".join(at.names or ())
             answer[f"depth_{depth}_time"] = at.time
     return answer
 

@@ -19,7 +19,7 @@ from agreestop.decide.tuning.tune import EXPONENTS, tune
 from .console import errors_name_options, progress_bar, show
 
 
-def fit_gate(
+def gate_from(
     tuning: Path | None,
     blocks: str | None,
     target: Target | None,
@@ -84,7 +84,7 @@ def vote_risk(form: str, kind: str, tuning: Path | None, labels: str | None, dat
     return learned
 
 
-def fit_give_up(
+def give_up_from(
     share: str,
     tuning: Path | None,
     max_set_size: int,

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from agreestop.common import ProgressCallback
 from agreestop.engines.early_stopping import BATCH_SIZE, run_counted, run_to_end
-from agreestop.engines.protocol import Engine, joined
+from agreestop.engines.joining import joined
+from agreestop.engines.protocol import Engine
 from agreestop.ensembles import DeepEnsemble, Ensemble, load
 from agreestop.ensembles.files import UnusableFile
 from agreestop.events.data import EventData
