@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("sklearn", reason="EarlyRegressor needs scikit-learn")
 
 from sklearn.linear_model import BayesianRidge, QuantileRegressor, Ridge
+from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -100,6 +101,28 @@ def test_rows_that_fitted_are_refused_and_people_stay_apart() -> None:
     )
     with pytest.raises(ag.InputError, match="people"):
         ag.evaluate(early.decide(NEW[:400]), TRUE[:400], people=people)
+    fitted = ~np.isin(people, people[early.calibration_rows_])  # whom a model knows is not new
+    with pytest.raises(ag.InputError, match="people"):
+        ag.evaluate(early.decide(NEW[:400][fitted]), TRUE[:400][fitted], people=people[fitted])
+
+
+def test_scales_are_errors_for_people_that_no_model_saw() -> None:
+    """The nearest neighbour makes no error for rows and people that it saw."""
+    some = np.tile(np.arange(60), 6)
+    near = X[some] + 1e-6 * np.random.default_rng(2).normal(size=(360, 20))
+    early = EarlyRegressor(KNeighborsRegressor(1), TIMES, 0.8, max_width=4)
+    numbers = early.fit(near, Y[some], people=some).numbers(NEW, TRUE)
+    ratio = numbers.scale.mean(axis=0) / np.abs(numbers.centre - TRUE[:, None]).mean(axis=0)
+    assert (ratio > 0.5).all() and (ratio < 2).all()
+
+
+def test_quantiles_may_come_in_any_order() -> None:
+    ends = [
+        EarlyRegressor(pair, (10,), 0.8, max_width=1.2).fit(X, Y).decide(NEW)
+        for pair in (QUANTILES, QUANTILES[::-1])
+    ]
+    np.testing.assert_array_equal(ends[0].lower, ends[1].lower)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(ends[0].upper, ends[1].upper)  # type: ignore[arg-type]
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {

@@ -208,6 +208,21 @@ def test_a_learned_risk_reads_what_the_votes_do_not_say() -> None:
     assert ag.evaluate(learned, test).coverage > 0.93
 
 
+def test_a_learned_risk_without_costs_counts_how_long_the_leader_has_come() -> None:
+    """logit e = logit Beta + weight · log(1 + streak), also where all agree."""
+    rng = np.random.default_rng(0)
+    turns = ("abbb", "aabb", "abab", "baba")  # who comes last is right
+    samples = [[*rng.choice(turns), "b"] for _ in range(99)]
+    learned = ag.VoteRisk.fit(ag.Answers(samples, ["b"] * 99))
+    assert learned.weight != 0
+    streaks = {"aaaa": 4, "aaba": 1, "abaa": 2, "abbb": 3, "aaab": 0}
+    cells = ag.Answers([list(one) for one in streaks]).cells[:, -1]
+    found, plain = (risk.cut((4,)).evidence(0, cells, 1).risk for risk in (learned, ag.VoteRisk()))
+    logits = [log_risk - np.log(-np.expm1(log_risk)) for log_risk in (found, plain)]
+    signs = np.log1p(list(streaks.values()))
+    np.testing.assert_allclose(logits[0] - logits[1], learned.weight * signs)
+
+
 def test_files_keep_rules_and_reuse_is_found_by_ids_alone(tmp_path: Path) -> None:
     calibration, test, tuning = simulate(100, 1), simulate(50, 2), simulate(100, 3)
     risk = ag.VoteRisk.fit(tuning, "final")

@@ -350,3 +350,17 @@ def test_wrong_input_is_one_sentence(call: Any, match: str) -> None:
     with pytest.raises(ag.InputError, match=match) as caught:
         call()
     assert_one_sentence(str(caught.value))
+
+
+def test_nodes_that_rounding_may_swap_are_misses() -> None:
+    """Where another run may answer the other group, the rule waits for what tells them apart."""
+
+    def ahead(lead: float) -> ag.Scores:
+        logits = np.zeros((60, 2, 1, 5))
+        logits[:, 0, 0] = (0, -lead, -9, -9, -9)  # cat and car
+        logits[:, 1, 0, 0] = 9
+        logs, labels = ag.log_confidence(logits), np.zeros(60, int)
+        return ag.Scores(logs, labels, (1, 2), CLASSES, rounding=1e-4)
+
+    calibrated = ag.AgreeStop(0.9, (1, 2), 1, tree=TREE, depth=1).calibrate(ahead(1e-6))
+    assert ag.evaluate(calibrated.decide(ahead(-1e-6)), ahead(-1e-6)).coverage == 1
