@@ -35,7 +35,8 @@ def test_frames_are_read_in_whatever_parts_they_come(seed: int, mask: bytes) -> 
     rng = random.Random(seed)
     read: list[tuple[str, object]] = []
     others = bytearray()
-    sent, expected, foreign = b"", [], b""
+    sent, foreign = b"", b""
+    expected: list[tuple[str, object]] = []
     for _ in range(30):
         size = rng.choice((0, 1, 125, 126, 4096))
         message = rng.choice((rng.randbytes(size), "é" * (size // 2)))
@@ -60,7 +61,7 @@ def test_frames_are_read_in_whatever_parts_they_come(seed: int, mask: bytes) -> 
         sent += data
     reader = FrameReader(
         bool(mask),
-        1 << 20,
+        4096,
         lambda message: read.append(("short", message)),
         lambda: True,
         others.extend,
@@ -72,7 +73,7 @@ def test_frames_are_read_in_whatever_parts_they_come(seed: int, mask: bytes) -> 
 
 
 def test_messages_of_all_kinds_are_answered_in_their_order(served: Served) -> None:
-    steps = steps_of(served.inputs[0])
+    steps, end = steps_of(served.inputs[0]), int(served.expected[0].time)
     rng = random.Random(0)
     with (
         Server(served.rule, served.ensemble, port=0).background() as url,
@@ -94,10 +95,10 @@ def test_messages_of_all_kinds_are_answered_in_their_order(served: Served) -> No
             data += write_frame(message, rng.randbytes(4))
         for part in pieces(data, rng):
             plain.sendall(part)
-        answers = [json.loads(talk.recv()) for _ in range(1 + served.expected[0].time)]
+        answers = [json.loads(talk.recv()) for _ in range(1 + end)]
     assert answers[0]["type"] == "opened"
-    assert [one["step"] for one in answers[1:-1]] == list(range(2, served.expected[0].time + 1))
-    assert (answers[-1]["type"], answers[-1]["time"]) == ("decision", served.expected[0].time)
+    assert [one["step"] for one in answers[1:-1]] == list(range(2, end + 1))
+    assert (answers[-1]["type"], answers[-1]["time"]) == ("decision", end)
 
 
 def test_a_short_message_beyond_the_limit_is_refused(served: Served) -> None:

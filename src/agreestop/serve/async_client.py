@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Self, cast, final
 
 from numpy.typing import ArrayLike
 
@@ -201,8 +201,12 @@ class AsyncClient:
             from websockets.asyncio.client import connect
             from websockets.exceptions import WebSocketException
 
+            from .short_way import ShortWay
+
+        address, options = live_address(self._url), connect_options(self._token)
         try:
-            self._socket = await connect(live_address(self._url), **connect_options(self._token))
+            connected = await connect(address, create_connection=ShortWay, **options)
+            self._socket = cast(ShortWay, connected)
             try:
                 self.about = read_welcome(
                     await asyncio.wait_for(self._socket.recv(), WELCOME_SECONDS)
@@ -213,6 +217,7 @@ class AsyncClient:
         except (OSError, WebSocketException, ValueError) as error:
             raise cannot_connect(self._url, error) from None
         self._error, self._lost = "", False
+        self._socket.begin(self._take)
         self._reader = asyncio.create_task(self._read())
 
     async def _connect_again(self) -> None:
@@ -314,23 +319,29 @@ class AsyncClient:
         return read_alarms(await answered)
 
     async def _read(self) -> None:
-        """Hand every answer to the session that waits for it, until the connection ends."""
+        """Take the answers that come in parts, until the connection ends."""
         from websockets.exceptions import ConnectionClosed
 
         try:
             while True:
-                answer = read_answer(await self._socket.recv())
-                if "decision" in answer and answer["type"] in ("labelled", "error"):
-                    self._take_label(answer)
-                elif (session := self._sessions.get(answer.get("session", -1))) is not None:
-                    session._take(answer)
-                elif answer["type"] == "error" and answer.get("session") is None:
-                    self._error = f"the server refused a message: {answer['error']}"
+                self._take(await self._socket.recv())
         except ConnectionClosed as error:
             self._lose(self._error or str(error))
+
+    def _take(self, text: str | bytes) -> None:
+        """Hand an answer to the session that waits for it."""
+        try:
+            answer = read_answer(text)
         except InputError as error:
             self._error = str(error)
             self._fail(error)
+            return
+        if "decision" in answer and answer["type"] in ("labelled", "error"):
+            self._take_label(answer)
+        elif (session := self._sessions.get(answer.get("session", -1))) is not None:
+            session._take(answer)
+        elif answer["type"] == "error" and answer.get("session") is None:
+            self._error = f"the server refused a message: {answer['error']}"
 
     def _lose(self, reason: str) -> ConnectionLost:
         """The connection has ended, and all sessions with it."""

@@ -31,12 +31,12 @@ from agreestop.decide.spotting import Detection
 
 from .protocol import (
     CLOSED_BY_CLIENT,
+    JSON,
     PATH,
     PROTOCOL,
     SUBPROTOCOL,
     is_label,
     needed_label,
-    no_constant,
     read_decision,
     read_found,
     read_group,
@@ -280,7 +280,9 @@ def read_welcome(text: str | bytes) -> dict[str, Any]:
 def read_answer(text: str | bytes) -> dict[str, Any]:
     """An answer of the server: one of _FIELDS, with all of its fields. Anything else is refused."""
     try:
-        answer = json.loads(text, parse_constant=no_constant)
+        answer = JSON.decode(text if isinstance(text, str) else text.decode())
+        if answer["type"] == "next" and "found" not in answer and type(answer["session"]) is int:
+            return dict(answer)  # as most are
         known = all(type(answer[name]) in types for name, types in _FIELDS[answer["type"]].items())
         lists = (
             (answer.get("classes"), int),

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import State
 
-from .frames import FrameReader, write_frame
+from .frames import SHORT, FrameReader, write_frame
 
 WAITING, WAITING_OF_ADDRESS = 512, 128  # connections that are no WebSocket yet
 WAITING_SECONDS = 1.0  # that each of them has at least, however many there are
@@ -192,7 +192,7 @@ class WebSocket(WebSocketsSansIOProtocol):
         self._since: float | None = None
         self._whole_frames = 0
         self._has_request = False
-        longest = self.config.ws_max_size
+        longest = min(SHORT, self.config.ws_max_size)
         self._frames = FrameReader(True, longest, self._take, self._may_take, super().data_received)
 
     def connection_made(self, transport: Any) -> None:

@@ -27,7 +27,7 @@ class FrameReader:
     """Takes short messages out of the bytes of one peer, in whatever parts these come.
 
     masked   whether the peer is a client
-    longest  bytes of a message that are allowed
+    longest  bytes of a short message
     take     is called with each short message; may_take: whether one may come, which is not so in
              the middle of a message of several frames
     others   is called with the bytes of all other frames, in parts
@@ -41,7 +41,7 @@ class FrameReader:
         may_take: Callable[[], bool],
         others: Callable[[bytes], None],
     ) -> None:
-        self._mask, self._short = MASKED if masked else 0, min(SHORT, longest)
+        self._mask, self._short = MASKED if masked else 0, longest
         self._take, self._may_take, self._others = take, may_take, others
         self._begun = b""  # of a frame
         self._left = 0  # bytes of a frame that is for `others`

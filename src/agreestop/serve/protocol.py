@@ -38,7 +38,7 @@ PROTOCOL = 1
 SUBPROTOCOL = "agreestop.v1"
 PATH = "/live"
 HEADER = struct.Struct("<III")
-ONE_STEP = 16  # bytes before the events of a single step
+ONE_STEP = struct.Struct("<IIII")  # the same and the number of events, for a single step
 LARGEST = 2**32 - 1
 FRAME = LARGEST  # instead of a number of events: the steps are frames
 CLOSED_BY_CLIENT = "the client closed it."
@@ -470,10 +470,12 @@ def _read_binary(data: bytes, bounds: Bounds) -> PushSteps:
             f"the binary message has {len(data)} bytes: a push begins with session, step and "
             "count, 12 bytes."
         )
+    if len(data) >= ONE_STEP.size:
+        session, step, count, events = ONE_STEP.unpack_from(data)
+        if count == 1 and step and len(data) == ONE_STEP.size + 4 * events:
+            indices = np.frombuffer(data, "<u4", offset=ONE_STEP.size).astype(np.int64)
+            return PushSteps(session, step, Steps(np.array([events], np.int64), indices))
     session, step, count = HEADER.unpack_from(data)
-    if count == 1 and step and len(data) == ONE_STEP + 4 * int.from_bytes(data[12:16], "little"):
-        indices = np.frombuffer(data, "<u4", offset=ONE_STEP).astype(np.int64)
-        return PushSteps(session, step, Steps(np.array([len(indices)], np.int64), indices))
     if len(data) % 4 or len(data) < HEADER.size + 4 * count or not count or not step:
         raise BadMessage(
             f"the binary message has {len(data)} bytes, which do not fit its {count} steps from "
@@ -511,6 +513,9 @@ def write_push(session: int, step: int, steps: Sequence[ArrayLike]) -> bytes:
             "there is no step, or an index that is no input: give flat indices from 0 for each "
             "step, [] for a pause."
         )
+    if len(packed) == 1:
+        head = ONE_STEP.pack(session, step, 1, len(packed.indices))
+        return head + packed.indices.astype("<u4").tobytes()
     return (
         HEADER.pack(session, step, len(packed))
         + packed.counts.astype("<u4").tobytes()
