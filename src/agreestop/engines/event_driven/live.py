@@ -13,7 +13,7 @@ from .layout import NO_VALUES, FlatNetwork, Lists, aligned, load_kernels
 
 NOT_VALUED = NO_VALUES, False
 MOST_TOGETHER = 512
-"""Live inputs whose step is computed layer by layer together."""
+"""Steps of live inputs that are computed layer by layer together."""
 _COMPILED: set[tuple[Any, np.dtype[Any]]] = set()
 """Kernels that have run, and the types of their weights."""
 
@@ -33,9 +33,9 @@ def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...
 
 
 def _buffers_together(network: FlatNetwork, slots: int) -> tuple[Any, ...]:
-    """Buffers for one step of many live inputs at once: spikes, lists of the inputs, and which run.
+    """Buffers for steps of many live inputs at once: spikes, and lists of the inputs.
 
-    Networks of convolutions run one input after the other.
+    Networks of convolutions run one step after the other.
     """
     layers, most = network.layers, min(slots, MOST_TOGETHER)
     if not layers["listed"][0] or layers["convolves"].any():
@@ -43,7 +43,7 @@ def _buffers_together(network: FlatNetwork, slots: int) -> tuple[Any, ...]:
     # the kernels test eight words at once, as in Block
     spikes = np.zeros((sum(network.spikes) + 7, most), np.uint64)
     lists = Lists.of(most, most * network.inputs)
-    return spikes, lists.starts, lists.events, np.zeros(slots, np.bool_)
+    return spikes, lists.starts, lists.events
 
 
 @final

@@ -154,11 +154,11 @@ def push_filtered(
 @jit()
 def _push_together(
     layers, weights, constants, rows, pointers, given, marks, frames, slots, states, spikes,
-    starts, events, active, own_starts, own_events, values, currents, counts,
+    starts, events, active, own_starts, own_events, values, currents, counts, evidence,
 ):  # fmt: skip
-    """Run one step of each of many live streams, layer by layer.
+    """Run many steps layer by layer, those of a stream in their order.
 
-    Tile by tile, the weights stay in the second cache for all streams. The numbers are those of
+    Tile by tile, the weights stay in the second cache for all steps. The numbers are those of
     `push`, since the weight rows of a neuron are added in the same order.
     """
     inputs, members, zero, one = len(marks), counts.shape[1], np.int64(0), np.int64(1)
@@ -197,13 +197,14 @@ def _push_together(
                 counts[rows[n], member, label] += (
                     spikes[at + member * words + label // 64, n] >> np.uint64(label % 64)
                 ) & np.uint64(1)
+        evidence[n] = counts[rows[n]]
 
 
 @jit()
 def push_rows(
     layers, weights, constants, rows, pointers, given, given_values, valued, marks, frames, slots,
     states, spikes, active, starts, events, values, currents, counts, evidence, together, lists,
-    listed, running,
+    listed,
 ):  # fmt: skip
     """Run steps of many live streams: step n, with the events given[pointers[n] : pointers[n + 1]],
     is the next one of stream rows[n].
@@ -212,32 +213,22 @@ def push_rows(
     states (streams, state) and counts (streams, K, C) are those of all streams; evidence
     (steps, K, C) gets the counts after each step.
 
-    together (words, n): the spikes of at most n streams that run layer by layer; lists and listed:
-    where the events of each begin, and the events; running (streams,), all False: marks those
-    streams. Empty where streams run one after the other.
+    together (words, n): the spikes of at most n steps that run layer by layer, none where they run
+    one after the other; lists and listed: where the events of each begin, and the events.
     """
-    first = 0
-    while first < len(rows):
-        last = first
-        if not valued:
-            while last < len(rows) and last - first < together.shape[1] and not running[rows[last]]:
-                running[rows[last]] = True
-                last += 1
-            for n in range(first, last):
-                running[rows[n]] = False
-        if last - first > 1:
+    most = 1 if valued else max(1, together.shape[1])
+    for first in range(0, len(rows), most):
+        last = min(first + most, len(rows))
+        if last > first + 1:
             _push_together(
                 layers, weights, constants, rows[first:last], pointers[first:], given, marks,
                 frames, slots, states, together, lists, listed, active, starts, events, values,
-                currents, counts,
+                currents, counts, evidence[first:],
             )  # fmt: skip
-        else:
-            last, row = first + 1, rows[first]
-            at = slice(pointers[first], pointers[last])
-            push(
-                layers, weights, constants, given[at], given_values[at], valued, marks, frames,
-                slots, states[row], spikes, active, starts, events, values, currents, counts[row],
-            )  # fmt: skip
-        for n in range(first, last):
-            evidence[n] = counts[rows[n]]
-        first = last
+            continue
+        row, at = rows[first], slice(pointers[first], pointers[last])
+        push(
+            layers, weights, constants, given[at], given_values[at], valued, marks, frames, slots,
+            states[row], spikes, active, starts, events, values, currents, counts[row],
+        )  # fmt: skip
+        evidence[first] = counts[row]
