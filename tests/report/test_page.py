@@ -339,11 +339,12 @@ def test_the_terminal_gets_two_lines_and_a_third_where_answers_say_little(report
     paper = section.summary.paper
     assert (
         paper is not None
-        and f"{abs(paper.earlier):.0%}".replace("%", " %") + " earlier than the paper's rules"
+        and f"{abs(paper.earlier):.0%}".replace("%", " %") + f" earlier than {paper.other.label}"
         in lines[1]
     )
     later = replace(section.summary, paper=replace(paper, earlier=interval(-0.25, 0.01)))
-    assert "25 % later than the paper's rules" in summary_in_words(replace(many, summary=later))[1]
+    said = summary_in_words(replace(many, summary=later))[1]
+    assert f"25 % later than {paper.other.label}" in said
     assert summary_in_words(few)[:2] == lines and "tell little apart" in summary_in_words(few)[2]
 
 

@@ -16,7 +16,14 @@ from agreestop.decide.scores import holds_answers
 from agreestop.decide.spotting import Recordings, Spotter, load_recordings
 from agreestop.decide.stop_rule import load_risks
 
-from .console import errors_name_options, progress_bar, refuse_options, show, show_written
+from .console import (
+    errors_name_options,
+    name_options,
+    progress_bar,
+    refuse_options,
+    show,
+    show_written,
+)
 from .run import table_of_rules
 from .spot import (
     NOT_FOR_A_SPOTTER,
@@ -156,7 +163,7 @@ def report(
     show(
         table_of_rules(section.records, scores.name),
         *summary_in_words(section),
-        *advise(section, made.measured),
+        *map(name_options, advise(section, made.measured)),
     )
     show_written(write_page(made, output))
 

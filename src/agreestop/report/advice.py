@@ -108,7 +108,7 @@ def _groups(section: Section, target: float) -> Iterator[str]:
     if low := _below(parts.by_group, target):
         yield (
             f"Less often right than {target:g}: group {low}. If each group needs the promise, "
-            "calibrate with groups=."
+            "give groups= to calibrate."
         )
     if low := _below(parts.by_time, target):
         yield (

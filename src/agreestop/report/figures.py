@@ -413,7 +413,7 @@ def draw_coverage(axes: Axes, groups: Sequence[GroupCoverage], target: float | N
 def name_groups(axes: Axes, names: Sequence[str]) -> None:
     """Write the names of groups under an axis, turned where they are long."""
     letters = sum(len(name) for name in names)
-    turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if letters > 50 else {"ha": "center"}
+    turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if letters > 40 else {"ha": "center"}
     axes.set_xticks(
         range(len(names)), names, fontsize=9 if letters <= 34 else 8, parse_math=False, **turned
     )

@@ -147,7 +147,7 @@ def _environment() -> Environment:
     )
     filters = (
         percent,
-        true_percent,
+        target_percent,
         give_or_take,
         number,
         plain,
@@ -184,7 +184,7 @@ def summary_in_words(section: Section) -> list[str]:
     if headline.examples_needed is not None:
         needed = (
             f"{headline.examples_needed} calibration examples for a target of "
-            f"{percent(headline.target, 0)}"
+            f"{target_percent(headline.target)}"
         )
         return [
             f"{name}: cannot stop early",
@@ -195,7 +195,7 @@ def summary_in_words(section: Section) -> list[str]:
         kept = "kept within its interval"
     first = (
         f"{kept}, {percent(coverage)}{give_or_take(coverage)} of at least "
-        f"{percent(headline.target, 0)}, with {headline.label}"
+        f"{target_percent(headline.target)}, with {headline.label}"
     )
     second = f"  stops at {percent(summary.share_of_horizon(headline))} of T"
     if summary.paper is not None:
@@ -224,6 +224,11 @@ def says_little(section: Section) -> bool:
 def percent(value: float, digits: int = 1) -> str:
     """A share in per cent."""
     return f"{100 * value:.{digits}f}{SPACE}%"
+
+
+def target_percent(value: float) -> str:
+    """A share in per cent with as many digits as it has: 0.975 is 97.5 %, not 98 %."""
+    return true_percent(value).replace("%", f"{SPACE}%")
 
 
 def give_or_take(estimate: Estimate, digits: int = 1) -> str:
