@@ -24,13 +24,13 @@ NEEDED = {"LearnedRisk": "sklearn", "LearnedRisk.fit": "sklearn"}
 """Examples that need another package than numpy."""
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numba", "pandas", "jinja2")
 RETURNED = re.findall(
-    r"^   (agreestop\.[\w.]+)$",
+    r"^   ~(agreestop\.[\w.]+)$",
     (Path(__file__).parents[1] / "docs" / "api" / "returned.rst").read_text(encoding="utf-8"),
     flags=re.MULTILINE,
 )
 """Classes that functions return and that nobody makes by hand, which have pages too."""
 FOR_AUTHORS = {
-    *("AnyRisk", "Evidence", "Inputs", "Interval", "Outcomes", "Overlap", "PlainRule", "Policy"),
+    *("AnyRisk", "Evidence", "Inputs", "Interval", "Judged", "Overlap", "PlainRule", "Policy"),
     *("Reader", "Risk", "RiskNumbers", "Rounding", "Rule", "Score", "Shaped", "State", "Tails"),
     *("Terms", "Transcript", "TunedRows", "Verdict", "CapturedRows", "Iterator", "Self"),
 }

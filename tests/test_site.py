@@ -9,11 +9,13 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
 import agreestop as ag
+from tests.export.test_page import browser  # noqa: F401, a fixture
 from tests.test_docs import LONG_PAGES, MOST_WORDS
 
 MADE = ("genindex", "py-modindex", "search", "demo", "report", "webpack-macros")
@@ -214,3 +216,33 @@ def test_the_first_mention_of_a_word_leads_to_the_glossary(
         assert [link for link in pages[name].links if link.endswith(f"glossary.html#{term}")] != []
         written = (site / name).read_text(encoding="utf-8")
         assert len(re.findall(rf'glossary.html#{term}" title="[A-Z]', written)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
+def test_axe_finds_no_serious_fault(
+    site: Path,
+    pages: dict[str, Page],
+    browser: Any,  # noqa: F811
+    width: int,
+    scheme: str,
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.base", reason="axe is missing: pip install 'agreestop[test]'"
+    ).AXE_FILE_PATH
+    view = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
+    )
+    tab, found, one = view.new_page(), {}, "api/generated/agreestop.AgreeStop.html"
+    for name in pages:
+        if name == one or not name.startswith(("api/generated", "_")):
+            tab.goto((site / name).as_uri())
+            tab.add_script_tag(path=axe)
+            faults = tab.evaluate("axe.run()")["violations"]
+            found[name] = [
+                (fault["id"], fault["nodes"][0]["target"])
+                for fault in faults
+                if fault["impact"] in ("serious", "critical")
+            ]
+    view.close()
+    assert {name: faults for name, faults in found.items() if faults} == {}
