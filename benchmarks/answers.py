@@ -35,9 +35,10 @@ import numpy as np
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, InputError, Integers, ProgressCallback
+from agreestop.common.estimates import student_quantile
 from agreestop.decide.thresholds import TIES
-from agreestop.decide.tuning.splits import divisions, student_quantile
-from agreestop.pipeline.answers_report import Pool, Replay, draw_agreement, first_stop
+from agreestop.decide.tuning.splits import divisions
+from agreestop.pipeline.answers_report import QuestionPool, Replay, draw_agreement, first_stop
 from agreestop.report.figures import save_figure
 
 from .results import describe_run, write_results
@@ -83,7 +84,9 @@ def _outside(ratio: Floats, beta: float) -> Booleans:
     return (ratio >= math.log((1 - beta) / ALPHA)) | (ratio <= math.log(beta / (1 - ALPHA)))
 
 
-def clairvoyant(pool: Pool, replay: Replay, target: float, test: Integers, seed: int) -> Integers:
+def clairvoyant(
+    pool: QuestionPool, replay: Replay, target: float, test: Integers, seed: int
+) -> Integers:
     """Where test rows stop at the largest threshold with which this share of them agrees; ties are
     broken as in ours.
     """
@@ -101,8 +104,10 @@ def measure(
 ) -> dict[Key, dict[str, Floats]]:
     """The figures of every rule in every draw, (draws,), without some of the questions."""
     stops, found = peers(rows), dict[Key, list[dict[str, float]]]()
-    beta = Pool.of(ag.VoteRisk(), rows)
-    labelled = None if rows.right is None else Pool.of(ag.VoteRisk(), rows, "abstain", final=False)
+    beta = QuestionPool.of(ag.VoteRisk(), rows)
+    labelled = (
+        None if rows.right is None else QuestionPool.of(ag.VoteRisk(), rows, "abstain", final=False)
+    )
     n, steps = rows.agrees.shape
     for draw, (calibration, others) in enumerate(divisions(n, CALIBRATION, draws, 0, out)):
         tuning, test = others[:TUNING], others[TUNING:]
@@ -122,15 +127,15 @@ def measure(
 
 def _one_draw(
     rows: Replay,
-    beta: Pool,
-    labelled: Pool | None,
+    beta: QuestionPool,
+    labelled: QuestionPool | None,
     stops: dict[str, Integers],
     calibration: Integers,
     tuning: Integers,
     test: Integers,
     seed: int,
 ) -> Iterator[tuple[Key, dict[str, float]]]:
-    learned = Pool.of(ag.VoteRisk.fit(rows.answers.rows(tuning), "final"), rows)
+    learned = QuestionPool.of(ag.VoteRisk.fit(rows.answers.rows(tuning), "final"), rows)
     for name, pool in (("ours, Beta criterion", beta), ("ours, learned", learned)):
         for target in TARGETS:
             yield (name, target), rows.figures(test, pool.run(target, calibration, test, seed)[0])

@@ -39,7 +39,7 @@ recordings, commands = several(100)  # others than set the threshold
 heard = ensemble.listen(recordings, window=15, event=0)
 alarms = [spotter.alarms(scores) for scores in heard.scores]
 first = [next((step for step in steps if step >= 200), -1) for steps in alarms]
-examples = heard.after(first, commands, steps=50, skip=30)
+examples = heard.after(first, commands, steps=50, skip=30, spotter=spotter)
 rule = ag.AgreeStop(0.9, range(10, 51), 1).calibrate(examples)
 # %%
 # The word is detected before it ends, so the rule skips the rest of it and names what follows:

@@ -121,8 +121,8 @@ def test_quantiles_may_come_in_any_order() -> None:
         EarlyRegressor(pair, (10,), 0.8, max_width=1.2).fit(X, Y).decide(NEW)
         for pair in (QUANTILES, QUANTILES[::-1])
     ]
-    np.testing.assert_array_equal(ends[0].lower, ends[1].lower)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(ends[0].upper, ends[1].upper)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(ends[0].lower, ends[1].lower)
+    np.testing.assert_array_equal(ends[0].upper, ends[1].upper)
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {

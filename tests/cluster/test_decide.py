@@ -16,7 +16,7 @@ import pytest
 import agreestop as ag
 from agreestop.cluster import Actors, decisions, pool
 from agreestop.cluster.parts import PartSummary, columns_of_run, part_path, read_part, write_part
-from agreestop.cluster.pool import run_tasks
+from agreestop.cluster.pool import run_on_actors
 from agreestop.cluster.sources import STEP_SHAPE, ParquetFile
 
 from .conftest import Work
@@ -511,7 +511,7 @@ def test_groups_come_from_the_source(
 
 def test_a_worker_without_memory_says_so(use: Callable[[FakeRay], FakeRay]) -> None:
     use(FakeRay())
-    (finished,) = run_tasks(Actors(), _Hungry, ["b.parquet, rows 0 to 9"])
+    (finished,) = run_on_actors(Actors(), _Hungry, ["b.parquet, rows 0 to 9"])
     assert finished.result is None and finished.error.startswith(
         "b.parquet, rows 0 to 9 does not fit into the memory of a worker"
     )
@@ -528,10 +528,10 @@ def test_workers_with_other_versions_are_refused(
     use(FakeRay())
     monkeypatch.setattr(pool, "versions", lambda: {"python": "3.9.1", "agreestop": "0.2.0"})
     with pytest.raises(ag.InputError, match=r"a worker on .* has python 3\.\d+\.\d+"):
-        list(run_tasks(Actors(), _Hungry, ["task"]))
+        list(run_on_actors(Actors(), _Hungry, ["task"]))
     monkeypatch.setattr(pool, "versions", lambda: {"no-such-package": "1.0"})
     with pytest.raises(ag.InputError, match="has no-such-package none and the driver"):
-        list(run_tasks(Actors(), _Hungry, ["task"]))
+        list(run_on_actors(Actors(), _Hungry, ["task"]))
 
 
 @pytest.mark.parametrize("given", [{}, {"count": 1}, {"address": "auto"}])
@@ -542,7 +542,7 @@ def test_a_cluster_without_room_says_so(
     monkeypatch.setattr(pool, "SECONDS_FOR_ROOM", -1.0)
     use(FakeRay(cores=2))
     with pytest.raises(ag.InputError, match="no machine of the cluster has room"):
-        list(run_tasks(Actors(cpus=4, **given), _Hungry, ["task"]))
+        list(run_on_actors(Actors(cpus=4, **given), _Hungry, ["task"]))
 
 
 class _Echo:
@@ -565,7 +565,7 @@ def test_a_cluster_may_still_be_starting(
 ) -> None:
     monkeypatch.setattr(pool, "SECONDS_TO_LOOK", 0.0)
     fake, said = use(_Growing(cores=0)), list[str]()
-    found = list(run_tasks(Actors("auto"), _Echo, range(8), said.append))
+    found = list(run_on_actors(Actors("auto"), _Echo, range(8), said.append))
     assert sorted(one.result for one in found if one.result is not None) == list(range(8))
     assert fake.started == 3 and said == ["waiting for the first worker to start"]
 
@@ -582,7 +582,7 @@ def test_the_end_does_not_wait_for_actors_that_never_start(
     use: Callable[[FakeRay], FakeRay],
 ) -> None:
     fake = use(_Busy())
-    assert [one.result for one in run_tasks(Actors(count=2), _Echo, range(3))] == [0, 1, 2]
+    assert [one.result for one in run_on_actors(Actors(count=2), _Echo, range(3))] == [0, 1, 2]
     assert fake.started == fake.killed == 2
 
 
@@ -596,7 +596,7 @@ class _TwoMachines(FakeRay):
 
 def test_an_actor_does_not_spread_over_two_machines(use: Callable[[FakeRay], FakeRay]) -> None:
     fake = use(_TwoMachines())
-    assert len(list(run_tasks(Actors(cpus=2), _Echo, range(9)))) == 9
+    assert len(list(run_on_actors(Actors(cpus=2), _Echo, range(9)))) == 9
     assert fake.started == 2
 
 
@@ -610,10 +610,10 @@ def test_workers_that_die_at_their_start_now_and_then_do_not_end_a_long_job(
         return (method == "prepare" and actor % 2 == 0) or calls[actor] == 3
 
     fake = use(FakeRay(lose, cores=1))
-    assert len(list(run_tasks(Actors(), _Echo, range(12)))) == 12 and fake.started > 20
+    assert len(list(run_on_actors(Actors(), _Echo, range(12)))) == 12 and fake.started > 20
     use(FakeRay(lambda actor, method, argument: True, cores=1))
     with pytest.raises(ag.InputError, match="workers cannot start"):
-        list(run_tasks(Actors(), _Echo, range(12)))
+        list(run_on_actors(Actors(), _Echo, range(12)))
 
 
 @pytest.mark.parametrize("error", [ag.InputError("cannot write out"), MemoryError()])

@@ -18,7 +18,7 @@ import pytest
 
 import agreestop as ag
 from agreestop.cluster import Actors
-from agreestop.cluster.pool import run_tasks
+from agreestop.cluster.pool import run_on_actors
 
 from .conftest import Work
 from .test_decide import same
@@ -93,7 +93,7 @@ def own_actors() -> list[int]:
 
 
 def test_two_actors_are_two_processes(tmp_path: Path) -> None:
-    found = list(run_tasks(Actors("local", 2), Process, [str(tmp_path)] * 6))
+    found = list(run_on_actors(Actors("local", 2), Process, [str(tmp_path)] * 6))
     assert (
         sorted(one.index for one in found) == list(range(6))
         and len({one.result for one in found}) == 2
@@ -102,7 +102,7 @@ def test_two_actors_are_two_processes(tmp_path: Path) -> None:
 
 def test_a_worker_that_dies_in_every_task_is_replaced_every_time(tmp_path: Path) -> None:
     tasks = [str(tmp_path / str(number)) for number in range(4)]
-    found = list(run_tasks(Actors("local", 2), Suicide, tasks))
+    found = list(run_on_actors(Actors("local", 2), Suicide, tasks))
     assert sorted(one.result or "" for one in found) == tasks
 
 

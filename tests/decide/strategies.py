@@ -23,6 +23,7 @@ from hypothesis.extra import numpy as hnp
 import agreestop as ag
 from agreestop.common import Booleans, Floats, Integers, Rounding
 from agreestop.common import Estimate as Estimate
+from agreestop.common.estimates import student_quantile as student_quantile
 from agreestop.decide import agree_stop
 from agreestop.decide.answer_kinds import BestClasses
 from agreestop.decide.calibration import calibrate_reduced as calibrate_reduced
@@ -55,7 +56,6 @@ from agreestop.decide.thresholds import OneThreshold
 from agreestop.decide.tuning import schedules as schedule_search
 from agreestop.decide.tuning import tune as tuning
 from agreestop.decide.tuning.simulated import simulate_spikes as simulate_spikes
-from agreestop.decide.tuning.splits import student_quantile as student_quantile
 from agreestop.decide.tuning.tune import Trial as Trial
 
 KINDS = rule_kinds()

@@ -17,7 +17,7 @@ import pytest
 
 import agreestop as ag
 from agreestop.common import Floats, Integers, KeptInFiles, Rounding, Target
-from agreestop.decide.answer_kinds import Limits, StopsOnRisk, Tails
+from agreestop.decide.answer_kinds import StopsOnRisk, Tails, Thresholds
 from agreestop.decide.calibration import ThresholdRule
 from agreestop.decide.checkpoints import Evidence, Failures, Index, State, Verdict
 from agreestop.decide.leakage import TunedRows
@@ -64,7 +64,7 @@ class ToyNear(StopsOnRisk, KeptInFiles):
     slack: float
     meaning = "the classes that are near the best one"
 
-    def judge(self, limits: Limits, last: Any, evidence: Evidence, state: State) -> Verdict:
+    def judge(self, limits: Thresholds, last: Any, evidence: Evidence, state: State) -> Verdict:
         stop, values = evidence.risk < limits, evidence.values
         near = values >= values.max(axis=1, keepdims=True) - self.slack
         return Verdict(stop | last, near | ~stop[:, None], state)

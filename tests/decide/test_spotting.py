@@ -283,6 +283,30 @@ def test_an_evaluation_counts_what_the_definition_says() -> None:
     assert float(silent.found) == 0 and silent.found.high > 0 and silent.any_false_alarm.high > 0
 
 
+def uneven(rng: np.random.Generator, n: int) -> list[Floats]:
+    """Recordings of unequal length, some of which are louder than others."""
+    levels = rng.lognormal(0, 0.25, size=n)
+    return [level * rng.normal(size=rng.integers(100, 300)) for level in levels]
+
+
+@pytest.mark.slow
+def test_intervals_of_ten_recordings_hold_the_true_rate_nearly_as_often_as_they_say() -> None:
+    """Percentiles of the bootstrap alone hold it in about 84 % of the draws."""
+    rng = np.random.default_rng(0)
+    bold = ag.Spotter("1/4").calibrate(uneven(rng, 9)).with_threshold(2.5)
+    truth = np.mean([len(bold.alarms(one)) for one in uneven(rng, 20_000)])
+    found = [bold.evaluate(uneven(rng, 10)).false_alarms for _ in range(200)]
+    assert np.mean([one.low <= truth <= one.high for one in found]) > 0.89
+
+
+def test_one_recording_says_nothing_about_others() -> None:
+    bold = ag.Spotter("1/4").calibrate(example(9)).with_threshold(0.0)
+    result = bold.evaluate([np.ones(30), np.ones(20)], people=["a", "a"], step_seconds=1)
+    assert result.per_hour is not None and result.per_hour.low == 0
+    assert math.inf in (result.false_alarms.high, result.per_hour.high)
+    assert result.any_false_alarm.low < 0.5
+
+
 def test_files_give_back_spotters_and_recordings(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     recordings = [rng.normal(size=steps) for steps in (30, 50, 40)]
@@ -353,6 +377,15 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "above the cap": (lambda: ag.Spotter(1.5), "false_alarms is 1.5"),
     "no number": (lambda: ag.Spotter("many"), "false_alarms is 'many'"),
     "missed without events": (lambda: ag.Spotter(0.1, missed=0.1).calibrate(example()), "missed"),
+    "a path": (lambda: ag.Spotter(0.1).calibrate("a.npz"), "recordings is 'a.npz'"),
+    "no threshold": (
+        lambda: ag.Spotter(0.1).calibrate(example()).with_threshold(math.nan),
+        "threshold is nan",
+    ),
+    "no level": (
+        lambda: ag.Spotter(0.1).calibrate(example()).evaluate([np.zeros(9)], confidence=2),
+        "confidence is 2",
+    ),
     "not calibrated": (lambda: ag.Spotter(0.1).stream(), "not calibrated yet"),
     "used recordings": (
         lambda: ag.Spotter(0.1).calibrate(example()).evaluate(example()),

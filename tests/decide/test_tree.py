@@ -363,4 +363,4 @@ def test_nodes_that_rounding_may_swap_are_misses() -> None:
         return ag.Scores(logs, labels, (1, 2), CLASSES, rounding=1e-4)
 
     calibrated = ag.AgreeStop(0.9, (1, 2), 1, tree=TREE, depth=1).calibrate(ahead(1e-6))
-    assert ag.evaluate(calibrated.decide(ahead(-1e-6)), ahead(-1e-6)).coverage == 1
+    assert float(ag.evaluate(calibrated.decide(ahead(-1e-6)), ahead(-1e-6)).coverage) == 1

@@ -278,7 +278,7 @@ def test_all_members_at_every_look_is_the_plain_run(name: str) -> None:
 
 def test_groups_of_members_follow_the_schedule() -> None:
     engine = engine_named("dense", "fully-connected")
-    groups = MemberGroups(engine, SCHEDULE)
+    groups = MemberGroups(engine, SCHEDULE.members)
     assert len(groups) == 3 and [groups.needed(look) for look in range(8)] == [
         1,
         1,
@@ -293,13 +293,9 @@ def test_groups_of_members_follow_the_schedule() -> None:
     assert [groups.engine(group).members for group in range(3)] == [1, 1, 1] and groups.engine(
         1
     ) is groups.engine(1)
-    for checkpoints in (EVERY, ag.Schedule([(time, MEMBERS) for time in EVERY])):
-        whole = MemberGroups(engine, checkpoints)
-        assert (
-            whole.engine(0) is engine
-            and whole.needed(3) == 1
-            and whole.run_length(3) == len(EVERY) - 3
-        )
+    whole = MemberGroups(engine, [MEMBERS] * len(EVERY))
+    assert whole.engine(0) is engine and whole.needed(3) == 1
+    assert whole.run_length(3) == len(EVERY) - 3
 
 
 @pytest.mark.parametrize(
@@ -311,7 +307,7 @@ def test_members_that_join_bring_their_evidence_of_that_time(name: str, kind: st
     outputs = run_to_end(engine, inputs)
     counts = outputs if engine.output == "logits" else np.cumsum(outputs, axis=1, dtype=np.int64)
     kept = np.array([True, False, True, True, False, True])
-    run = JoiningPass(MemberGroups(engine, SCHEDULE), inputs, 0, engine.output)
+    run = JoiningPass(MemberGroups(engine, SCHEDULE.members), inputs, 0, engine.output)
     # logits are rounded differently in batches of another size
     error = 0 if engine.output == "spikes" else 1e-6
     # one member at checkpoints 0 and 1; two from checkpoint 2 on, which begins at the very time of
@@ -329,7 +325,7 @@ def test_a_live_input_is_held_only_while_members_may_join() -> None:
     engine = engine_named("dense", "fully-connected")
     inputs, _ = some_inputs(1, 4)
     counts = np.cumsum(run_to_end(engine, inputs)[0], axis=0, dtype=np.int64)
-    groups = MemberGroups(engine, SCHEDULE)
+    groups = MemberGroups(engine, SCHEDULE.members)
     live = JoiningLive(groups, np.array(SCHEDULE).astype(int), 0)
 
     def evidence_of(members: int) -> np.ndarray:

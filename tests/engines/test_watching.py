@@ -59,7 +59,7 @@ def parts() -> Any:
     other = ensemble.listen(classed[0], window=WINDOW, event=0)
     first = [next(iter(spotter.alarms(one)), -1) for one in other.scores]
     rule = ag.AgreeStop(0.8, range(1, STEPS + 1), 1).calibrate(
-        other.after(first, classed[2], steps=STEPS)
+        other.after(first, classed[2], steps=STEPS, spotter=spotter)
     )
     return ensemble, spotter, rule, heard, spotted
 
@@ -119,7 +119,7 @@ def test_the_rest_of_the_event_may_be_skipped(parts: Any) -> None:
         alarms
     ) > 1
     for alarm in alarms[alarms + skip + STEPS < len(x)]:
-        moved = heard.after([alarm + skip], [0], steps=STEPS)
+        moved = replace(heard.after([alarm + skip], [0], steps=STEPS), heard="")
         expected = rule.decide(replace(moved, labels=None, ids=None))[0]
         decided = found[alarm + skip + expected.time]
         assert isinstance(decided, ag.Decision) and (decided.time, decided.classes) == (
@@ -146,6 +146,76 @@ def test_its_state_does_not_grow_and_a_stream_that_ends_early_says_so(parts: Any
     assert "has no decision" in session.close()
     with pytest.raises(ag.InputError, match="closed"):
         session.push([])
+
+
+def test_a_rule_with_groups_decides_for_the_group_of_the_stream(parts: Any) -> None:
+    ensemble, spotter, _, _, _ = parts
+    rng = np.random.default_rng(7)
+    streams, _, labels = recordings(rng, 120)
+    other = ensemble.listen(streams, window=WINDOW, event=0)
+    first = [next(iter(spotter.alarms(one)), -1) for one in other.scores]
+    scores = other.after(first, labels, steps=STEPS)
+    groups = np.where(rng.random(len(scores)) < 0.5, "left", "right")
+    rule = calibrate_quietly(ag.AgreeStop(0.8, range(1, STEPS + 1), 1), scores, groups=groups)
+    x = np.concatenate(recordings(rng, 6)[0])
+    whole = ensemble.listen([x], window=WINDOW, event=0)
+    for group in ("left", "right"):
+        session = ensemble.watch(spotter, rule, window=WINDOW, event=0, group=group)
+        found = [session.push(frame=frame) for frame in x]
+        alarm = next(one.index for one in found if isinstance(one, ag.Detection))
+        after = replace(whole.after([alarm], [0], steps=STEPS), labels=None, ids=None)
+        expected = rule.decide(after, groups=[group])[0]
+        decided = found[alarm + int(expected.time)]
+        assert isinstance(decided, ag.Decision)
+        assert (decided.time, decided.classes) == (expected.time, expected.classes)
+    with pytest.raises(ag.InputError, match="rule has groups"):
+        ensemble.watch(spotter, rule, window=WINDOW, event=0)
+
+
+def test_recordings_are_recognised_by_what_was_heard_not_by_their_scores(
+    parts: Any, tmp_path: Path
+) -> None:
+    """The same recordings with another window are the same; silent scores say nothing."""
+    ensemble, spotter, _, _, spotted = parts
+    again = ensemble.listen(spotted[0], window=WINDOW + 1, event=0)
+    with pytest.raises(ag.InputError, match="40 of the 40 recordings set the threshold"):
+        spotter.evaluate(again.scores)
+    again.scores.save(tmp_path / "recordings.npz")
+    assert load_recordings(tmp_path / "recordings.npz").ids == again.scores.ids
+    assert again.scores[:3].ids == again.scores.ids[:3]
+    silent = [np.zeros((90, 8), dtype=bool) for _ in range(3)]
+    for row, one in enumerate(silent):
+        one[row, 7] = True  # too little to raise any spike
+    heard = ensemble.listen(silent, window=WINDOW, event=0)
+    assert len({one.tobytes() for one in heard.scores}) == 1 and len(set(heard.scores.ids)) == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda one, _: one.listen([], window=3, event=0), "recordings is empty"),
+        (lambda one, _: one.listen(np.zeros((9, 8)), window=3, event=0), "list of arrays"),
+        (
+            lambda one, _: one.listen([np.zeros((9, 8)), np.zeros((9, 7))], window=3, event=0),
+            "of shapes",
+        ),
+        (lambda one, _: one.listen([np.zeros((9, 8))], window=3, event=1.5), "event is 1.5"),
+        (lambda one, _: one.listen([np.zeros((9, 8))], window=3, event=None), "event is None"),
+        (lambda _, heard: heard.after(np.full(40, 5.5), [0] * 40, steps=3), "alarms has dtype"),
+        (lambda _, heard: heard.after([5] * 40, [0] * 40, steps=300), "longer recordings"),
+    ],
+)
+def test_bad_recordings_get_a_sentence(parts: Any, call: Any, words: str) -> None:
+    with pytest.raises(ag.InputError, match=words):
+        call(parts[0], parts[3])
+
+
+def test_a_spotter_and_a_rule_in_each_others_place_get_a_sentence(parts: Any) -> None:
+    ensemble, spotter, rule, _, _ = parts
+    with pytest.raises(ag.InputError, match="the spotter is a rule"):
+        ensemble.watch(rule, spotter, window=WINDOW, event=0)
+    with pytest.raises(ag.InputError, match="streams without an end"):
+        ensemble.live(spotter)
 
 
 def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
@@ -202,7 +272,8 @@ def test_another_window_event_or_skip_than_calibrated_with_is_refused(
         ):
             with pytest.raises(ag.InputError, match=f"{what}.* is given"):
                 ensemble.watch(watcher, decider, **{"window": WINDOW, "event": 0, **given})
-    assert ensemble.watch(spotter, skips, window=WINDOW, event=0, skip=3).note == ""
+    note = ensemble.watch(spotter, skips, window=WINDOW, event=0, skip=3).note
+    assert note.startswith("The rule cannot tell which spotter")
     with pytest.raises(
         ag.InputError, match="the spotter was calibrated on scores with window=8, event=0: give"
     ):
@@ -211,6 +282,29 @@ def test_another_window_event_or_skip_than_calibrated_with_is_refused(
         ag.InputError, match="rule was calibrated on scores with window=8, event=0, skip=3"
     ):
         ensemble.watch(spotter, skips, window=WINDOW, event=0)
+
+
+def test_a_rule_knows_which_spotter_raised_its_alarms(parts: Any, tmp_path: Path) -> None:
+    """A stricter spotter has windows of another law, so the rule promises nothing behind it."""
+    ensemble, spotter, rule, _, spotted = parts
+    rule.save(tmp_path / "rule")
+    strict = spotter.with_threshold(spotter.threshold + 0.5)
+    longer = replace(spotter, spotter=replace(spotter.spotter, rest=STEPS + 6))
+    for decider in (rule, ag.load_rule(tmp_path / "rule")):
+        for other in (strict, longer):
+            with pytest.raises(ag.InputError, match="alarms above"):
+                ensemble.watch(other, decider, window=WINDOW, event=0)
+    heard = ensemble.listen(spotted[0], window=WINDOW, event=0)
+    alarms = [next(iter(spotter.alarms(one)), -1) for one in heard.scores]
+    made = heard.after(alarms, spotted[2], steps=STEPS, spotter=spotter)
+    rule.decide(made)
+    with pytest.raises(ag.InputError, match="skip=1 is given"):
+        rule.decide(heard.after([-1] * 39 + [40], [0] * 40, steps=STEPS, spotter=None, skip=1))
+    late = [step + 1 if step >= 0 else step for step in alarms]
+    with pytest.raises(ag.InputError, match="alarms: the spotter raises none at step"):
+        heard.after(late, spotted[2], steps=STEPS, spotter=spotter)
+    with pytest.raises(ag.InputError, match="not calibrated"):
+        heard.after(alarms, spotted[2], steps=STEPS, spotter=spotter.spotter)
 
 
 def test_a_spotter_of_another_ensemble_is_refused_and_one_of_unknown_scores_is_noted(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import agreestop as ag
 from agreestop.ensembles import save_members
-from agreestop.ensembles.files import write_file
+from agreestop.ensembles.files import write_tensors
 from agreestop.networks.digests import network_settings
 from tests.ensembles.test_images import pictures
 from tests.ensembles.test_training import toy
@@ -441,7 +441,7 @@ def test_files_of_01_and_of_the_pipeline(trained: dict[str, Any], tmp_path: Path
     assert isinstance(loaded, ag.ensembles.DeepEnsemble) and loaded.digest == deep.digest
     np.testing.assert_array_equal(loaded.score(new).log_confidence, deep.score(new).log_confidence)
     model = variational._posterior
-    write_file(
+    write_tensors(
         tmp_path / "posterior.safetensors",
         model.state_dict(),
         {"kind": "posterior", **network_settings(model)},
@@ -476,7 +476,7 @@ def test_a_file_of_01_has_no_digest_and_a_changed_file_is_refused(
     save_file(changed, path, {"agreestop": json.dumps({**header, "digest": digest})})
     with pytest.raises(ag.InputError, match="its digest does not match"):
         ag.ensembles.load(path)
-    write_file(path, {}, {"kind": "checkpoint"})
+    write_tensors(path, {}, {"kind": "checkpoint"})
     with pytest.raises(ag.InputError, match="holds 'checkpoint'"):
         ag.ensembles.load(path)
 

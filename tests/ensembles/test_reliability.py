@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import agreestop as ag
-from agreestop.ensembles.files import UnusableFile, write_file
+from agreestop.ensembles.files import UnusableFile, write_tensors
 from agreestop.networks import Neuron
 from agreestop.networks.digests import digest_of, network_settings
 from tests.ensembles.test_ensembles import NETWORK, Recurrent, make
@@ -225,7 +225,7 @@ def changed_header(path: Path, change: Any) -> None:
     header.pop("digest")
     changed = change(header)
     if isinstance(changed, dict):
-        write_file(path, load_file(path), changed)
+        write_tensors(path, load_file(path), changed)
     else:
         save_file(load_file(path), path, {"agreestop": json.dumps(changed)})
 
@@ -315,7 +315,7 @@ def test_a_file_that_is_no_checkpoint_is_not_overwritten(
 ) -> None:
     path = tmp_path / "mine"
     network = make("deep").fit(*toy(20), epochs=1, progress=False).network
-    write_file(path, network.state_dict(), {"kind": "members", **network_settings(network)})
+    write_tensors(path, network.state_dict(), {"kind": "members", **network_settings(network)})
     whole = path.read_bytes()
     with pytest.raises(ag.InputError, match="holds 'members', but 'checkpoint'") as caught:
         make("deep").fit(*toy(20), epochs=1, checkpoint=path, progress=False)

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="ensembles need PyTorch")
 
 import agreestop as ag
-from agreestop.ensembles.files import read_file, write_file
+from agreestop.ensembles.files import read_tensors, write_tensors
 from tests.cli.test_cli import call
 from tests.decide.strategies import assert_one_sentence
 
@@ -190,12 +190,12 @@ def test_rows_need_not_be_remembered_and_files_without_them_say_so(
     run = partial(call, monkeypatch, capsys)
     silent = fitted(remember_rows=False)
     silent.save(tmp_path / "silent")
-    tensors, header = read_file(tmp_path / "silent", "ensemble")
+    tensors, header = read_tensors(tmp_path / "silent", "ensemble")
     assert "training_rows" not in tensors
     fitted().save(tmp_path / "members")
-    tensors, header = read_file(tmp_path / "members", "ensemble")
+    tensors, header = read_tensors(tmp_path / "members", "ensemble")
     del tensors["training_rows"], header["training_chance"]
-    write_file(tmp_path / "members", tensors, header)  # as 0.2 wrote it
+    write_tensors(tmp_path / "members", tensors, header)  # as 0.2 wrote it
     for members in (
         silent,
         *(ag.ensembles.load(tmp_path / name, device="cpu") for name in ("silent", "members")),

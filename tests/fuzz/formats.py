@@ -34,7 +34,7 @@ from agreestop.common import InputError, atomic_writer
 from agreestop.decide.scores import load_spikes
 from agreestop.engines import EarlyRun
 from agreestop.ensembles import Epoch, save_members
-from agreestop.ensembles.files import load_checkpoint, save_checkpoint, write_file
+from agreestop.ensembles.files import load_checkpoint, save_checkpoint, write_tensors
 from agreestop.events import EventData, EventSplits
 from agreestop.events.datasets import cifar10
 from agreestop.events.datasets.braille import load_braille
@@ -101,7 +101,9 @@ def write_members(path: Path) -> None:
 
 def write_posterior(path: Path) -> None:
     posterior = Posterior(NETWORK, torch.Generator().manual_seed(0))
-    write_file(path, posterior.state_dict(), {"kind": "posterior", **network_settings(posterior)})
+    write_tensors(
+        path, posterior.state_dict(), {"kind": "posterior", **network_settings(posterior)}
+    )
 
 
 def write_ensemble(path: Path) -> None:

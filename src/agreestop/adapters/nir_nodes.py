@@ -28,9 +28,9 @@ from agreestop.networks.graphs import (
     Integrator,
     Linear,
     Node,
-    Pool,
     Reshape,
     Scale,
+    SumPool,
 )
 
 from .nir_sources import RawGraph, reachable, sources_of
@@ -430,7 +430,7 @@ class _NodeReader:
             for axis in range(2)
         ]
         pair = size[0], size[1]
-        return Pool(
+        return SumPool(
             pair, (stride[0], stride[1]), (padding[0], padding[1]), self._node.kind == "AvgPool2d"
         ), (shape[0], *sides)
 

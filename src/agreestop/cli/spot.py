@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -105,9 +106,14 @@ def evaluate_spotter(
         return
     known = {name: getattr(result, name) for name in FIGURES}
     figures = {
-        name: {"value": float(one), "low": one.low, "high": one.high}
+        name: {"value": float(one), "low": one.low, "high": _in_json(one.high)}
         for name, one in known.items()
         if one is not None
     }
     counts = {"recordings": result.recordings, "events": result.events, "steps": result.steps}
-    typer.echo(json.dumps({**counts, "threshold": result.threshold, **figures}, indent=1))
+    typer.echo(json.dumps({**counts, "threshold": _in_json(result.threshold), **figures}, indent=1))
+
+
+def _in_json(number: float) -> float | None:
+    """JSON has no infinite numbers: none."""
+    return number if math.isfinite(number) else None

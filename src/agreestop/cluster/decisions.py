@@ -43,7 +43,7 @@ from .parts import (
     write_part,
     write_plan,
 )
-from .pool import Actors, import_ray, run_tasks
+from .pool import Actors, import_ray, run_on_actors
 from .sources import Shard, Source, as_paths, check_apart, check_carried, import_parquet
 from .workers import (
     FileReader,
@@ -274,7 +274,7 @@ def decide(
             progress(f"{done:,} of {planned.total:,} recordings{what}", done / planned.total)
 
         report("")
-        for finished in run_tasks(
+        for finished in run_on_actors(
             where, partial(DecisionWorker, settings), left, lambda sentence: report(f", {sentence}")
         ):
             shard, found = left[finished.index], finished.result

@@ -93,7 +93,7 @@ class Finished(Generic[Result]):
     running: int
 
 
-def run_tasks(
+def run_on_actors(
     actors: Actors,
     build: Callable[[], Callable[[Task], Result]],
     tasks: Sequence[Task],
@@ -124,7 +124,7 @@ def map_tasks(
     what: the tasks in words.
     """
     found: dict[int, Any] = {}
-    for finished in run_tasks(actors, build, tasks, lambda sentence: progress(sentence, 0.0)):
+    for finished in run_on_actors(actors, build, tasks, lambda sentence: progress(sentence, 0.0)):
         if finished.error:
             raise InputError(finished.error)
         found[finished.index] = finished.result

@@ -81,7 +81,7 @@ class Shard:
 
 
 @dataclass(frozen=True, eq=False)
-class Recordings:
+class CarriedEvents:
     """Some recordings, and the columns that are carried through to the decisions."""
 
     events: Events
@@ -208,12 +208,12 @@ class EventsFile:
     def __init__(self, path: str) -> None:
         self.path, self._events = path, load(path)
 
-    def read(self, begin: int, end: int) -> Recordings:
+    def read(self, begin: int, end: int) -> CarriedEvents:
         """Some of the rows."""
         if end > len(self._events):
             raise _fewer_rows(self.path, end, len(self._events))
         part = self._events.rows(slice(begin, end))
-        return Recordings(part, {} if part.labels is None else {"label": part.labels})
+        return CarriedEvents(part, {} if part.labels is None else {"label": part.labels})
 
 
 class ParquetFile:
@@ -243,7 +243,7 @@ class ParquetFile:
         ]
         self._starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
-    def read(self, begin: int, end: int) -> Recordings:
+    def read(self, begin: int, end: int) -> CarriedEvents:
         """Some of the rows. Only the row groups that hold them are read."""
         import pyarrow as pa
 
@@ -272,7 +272,7 @@ class ParquetFile:
                 f"{self.path} is not a whole Parquet file: copy it again, or leave it out."
             ) from None
 
-    def _recordings(self, table: Any) -> Recordings:
+    def _recordings(self, table: Any) -> CarriedEvents:
         columns = {
             name: _as_numpy(table.column(name), name)
             for name in self._columns
@@ -295,7 +295,7 @@ class ParquetFile:
         pointers = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
         shape = (len(table), per_step.shape[1], *self._shape)
         carried = {name: carried_column(table, name) for name in CARRIED if name in self._columns}
-        return Recordings(Events(indices, pointers, values, shape), carried)
+        return CarriedEvents(Events(indices, pointers, values, shape), carried)
 
 
 def _step_shape(path: str, file: Any) -> tuple[int, ...] | None:

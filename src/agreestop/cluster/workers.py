@@ -20,9 +20,9 @@ from agreestop.ensembles import load as load_ensemble
 
 from .pool import versions
 from .sources import (
+    CarriedEvents,
     EventsFile,
     ParquetFile,
-    Recordings,
     Shard,
     Source,
     check_ids,
@@ -43,7 +43,7 @@ class FileReader:
         self._threads = threads
         self._file: EventsFile | ParquetFile | None = None
 
-    def read(self, shard: Shard) -> Iterator[tuple[int, Recordings]]:
+    def read(self, shard: Shard) -> Iterator[tuple[int, CarriedEvents]]:
         """The recordings of a shard in blocks that fit into memory, each with the number of its
         first recording.
         """

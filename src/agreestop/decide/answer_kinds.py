@@ -45,7 +45,7 @@ from agreestop.common.levels import EQUAL, Rounding, same_number
 
 from .checkpoints import Evidence, Failures, State, Verdict, lowest_before
 
-Limits = float | Floats
+Thresholds = float | Floats
 """One threshold for all inputs, or one for each, (b,)."""
 
 
@@ -57,12 +57,12 @@ class Answer(ABC):
 
     @abstractmethod
     def judge(
-        self, limits: Limits, last: bool | Booleans, evidence: Evidence, state: State
+        self, limits: Thresholds, last: bool | Booleans, evidence: Evidence, state: State
     ) -> Verdict:
         """Who stops with these thresholds, and the answers; at the `last` checkpoint all stop."""
 
     @abstractmethod
-    def stopping(self, limit: Limits, evidence: Evidence) -> Booleans:
+    def stopping(self, limit: Thresholds, evidence: Evidence) -> Booleans:
         """Where inputs with evidence (n, M, ...) would stop, (n, M)."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Answer(ABC):
 class StopsOnRisk(Answer):
     """Answers that come as soon as a risk is below the threshold."""
 
-    def stopping(self, limit: Limits, evidence: Evidence) -> Booleans:
+    def stopping(self, limit: Thresholds, evidence: Evidence) -> Booleans:
         return evidence.risk < limit
 
     def closed(self, evidence: Evidence, closed: Booleans, last: bool | Booleans) -> Evidence:
@@ -138,7 +138,7 @@ class BestClasses(StopsOnRisk, KeptInFiles):
     )
 
     def judge(
-        self, limits: Limits, last: bool | Booleans, evidence: Evidence, state: State
+        self, limits: Thresholds, last: bool | Booleans, evidence: Evidence, state: State
     ) -> Verdict:
         stop = evidence.risk < limits
         sets = np.zeros(evidence.values.shape, dtype=bool)
@@ -162,7 +162,7 @@ class BestClasses(StopsOnRisk, KeptInFiles):
             return np.ones(mass.shape, dtype=bool)
         return mass >= np.partition(mass, others, axis=1)[:, others, None]
 
-    def _stopped(self, mass: Floats, limits: Limits) -> Booleans:
+    def _stopped(self, mass: Floats, limits: Thresholds) -> Booleans:
         best = self._best(mass)
         if self.log_trim == -math.inf:
             return best
@@ -259,7 +259,7 @@ class NestedSets(Answer, KeptInFiles):
     )
 
     def judge(
-        self, limits: Limits, last: bool | Booleans, evidence: Evidence, state: State
+        self, limits: Thresholds, last: bool | Booleans, evidence: Evidence, state: State
     ) -> Verdict:
         sets = evidence.values <= -_column(limits)
         size = np.count_nonzero(sets, axis=1)
@@ -270,7 +270,7 @@ class NestedSets(Answer, KeptInFiles):
             sets = fill_empty(sets, evidence.values)
         return Verdict(small | last, sets, state)
 
-    def stopping(self, limit: Limits, evidence: Evidence) -> Booleans:
+    def stopping(self, limit: Thresholds, evidence: Evidence) -> Booleans:
         inside = (evidence.values <= -_column(limit)).astype(np.float32)
         # A matrix product is much faster than a sum over so short an axis.
         size = inside @ np.ones(inside.shape[-1], dtype=np.float32)
@@ -331,7 +331,7 @@ class AnyRisk(StopsOnRisk, KeptInFiles):
     meaning = "whether the input has been answered"
 
     def judge(
-        self, limits: Limits, last: bool | Booleans, evidence: Evidence, state: State
+        self, limits: Thresholds, last: bool | Booleans, evidence: Evidence, state: State
     ) -> Verdict:
         stop = evidence.risk < limits
         answered = stop if self.abstains else stop | last
@@ -358,12 +358,12 @@ def fill_empty(sets: Booleans, scores: Floats) -> Booleans:
     return sets
 
 
-def _column(limits: Limits) -> Limits:
+def _column(limits: Thresholds) -> Thresholds:
     """Thresholds as a column; one for all inputs as it is."""
     return limits[..., None] if isinstance(limits, np.ndarray) else limits
 
 
-def _rows_of(limits: Limits, rows: Booleans) -> Limits:
+def _rows_of(limits: Thresholds, rows: Booleans) -> Thresholds:
     """The thresholds of some inputs, as a column."""
     return limits[rows][:, None] if isinstance(limits, np.ndarray) else limits
 
@@ -649,7 +649,7 @@ class NodeOfTree(StopsOnRisk, KeptInFiles):
         return np.ones((*values.shape[:-2], values.shape[-1]), dtype=bool)
 
     def judge(
-        self, limits: Limits, last: bool | Booleans, evidence: Evidence, state: State
+        self, limits: Thresholds, last: bool | Booleans, evidence: Evidence, state: State
     ) -> Verdict:
         stop, values, rows = evidence.risk < limits, evidence.values, np.arange(len(evidence))
         below = self._risks(values) < _column(limits)

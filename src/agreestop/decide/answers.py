@@ -34,9 +34,9 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
-    Schedule,
     as_checkpoints,
     as_ids,
+    joined_members,
     read_file,
 )
 from agreestop.common.errors import quoted, shortened
@@ -87,6 +87,7 @@ class Answers(Inputs):
 
     readers = "AgreeStop with one answer and a risk such as VoteRisk()"
     label_words = "the right answer to each question, or labels='final'"
+    names: tuple[tuple[str, ...], ...]
 
     def __init__(
         self,
@@ -241,7 +242,7 @@ class Answers(Inputs):
 
     def at(self, times: Sequence[float]) -> Self:
         """The same, to be read at these numbers of samples alone."""
-        if isinstance(times, Schedule) or any(time != int(time) or time < 1 for time in times):
+        if joined_members(times) or any(time != int(time) or time < 1 for time in times):
             raise InputError(
                 "checkpoints of open answers are numbers of samples: give whole numbers such as "
                 "range(1, 41)."

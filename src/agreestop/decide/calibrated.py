@@ -15,11 +15,9 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
-    Schedule,
     as_count,
     columns_of,
     find_groups,
-    members_at,
     warn_user,
 )
 from agreestop.common.levels import UNIT, UNITS, in_words, quantile_rank
@@ -38,7 +36,7 @@ from .leakage import (
     training_overlap,
 )
 from .rule import Rule, read_evidence
-from .rule_files import read_rule_file, write_rule_file
+from .rule_files import KINDS, read_rule_file, write_rule_file
 from .scores import ScoresLike, labels_of
 
 ENDED_INPUTS = (
@@ -138,7 +136,17 @@ class CalibratedRule(KeptInFiles):
     def checkpoints(self) -> tuple[float, ...]:
         """The times of the checkpoints, which may be a `Schedule`."""
         given = self.rule.checkpoints
-        return given if isinstance(given, Schedule) else tuple(given)
+        return given if isinstance(given, tuple) else tuple(given)
+
+    @property
+    def members_join(self) -> bool:
+        """Whether members join over time."""
+        return self.rule.joined_members is not None
+
+    @property
+    def judged_members(self) -> tuple[int, ...]:
+        """The number of members that each checkpoint judges, (M,)."""
+        return self.rule.joined_members or (self.members,) * len(self.checkpoints)
 
     @property
     def thresholds(self) -> Floats:
@@ -146,7 +154,7 @@ class CalibratedRule(KeptInFiles):
 
         One, or one for each group, each block of a gate, or both (G, B).
         """
-        return np.atleast_1d(self.policy.thresholds)
+        return np.array(self.policy.thresholds, ndmin=1)
 
     @property
     def kth_values(self) -> Floats | None:
@@ -155,7 +163,8 @@ class CalibratedRule(KeptInFiles):
         For `AgreeStop` the k-th smallest W, which no threshold is above; for `SpikeCP` order
         statistics of scores, which no threshold is below. None where a file of 0.2 holds none.
         """
-        return self.policy.kth_values
+        values = self.policy.kth_values
+        return None if values is None else values.copy()
 
     @property
     def group_names(self) -> tuple[str, ...] | None:
@@ -325,6 +334,7 @@ class CalibratedRule(KeptInFiles):
         first = None if first is None else as_count(first, "first", least=0)
         data = self.rule.read(scores_or_log_confidence, None, times)
         self.check_source(data.engine, data.ensemble_digest, any_engine, any_members)
+        check_heard("rule", self.heard, data.heard)
         self.check_samples(data.weighted)
         array, (members, classes) = data.cells, data.sizes
         n = len(data)
@@ -463,6 +473,7 @@ class CalibratedRule(KeptInFiles):
             target=None if terms.target is None or not terms.promises else float(terms.target),
             largest_loss=terms.largest_loss,
             known_people=self.known_people,
+            ids=None if ids is None else np.asarray(ids),
             lower=lower,
             upper=upper,
             tree=terms.tree,
@@ -573,9 +584,7 @@ class CalibratedRule(KeptInFiles):
             f"{len(names or ())} groups": names is not None,
             f"{self.people} people": self.people is not None,
             "final answers": self.final,
-            f"schedule of {len(self.checkpoints)} checkpoints": isinstance(
-                self.rule.checkpoints, Schedule
-            ),
+            f"schedule of {len(self.checkpoints)} checkpoints": self.members_join,
         }
         parts += [words for words, shown in given.items() if shown]
         parts += [f"n={self.n}", *self.sizes]
@@ -744,6 +753,25 @@ def check_source(
         )
 
 
+BEHIND = ", behind "
+"""In `heard` the threshold and the rest of the spotter before a class rule follow."""
+
+
+def check_heard(what: str, known: str, given: str) -> None:
+    """Refuse windows of streams that were made otherwise than those of calibration.
+
+    An empty text is an unknown one, and so is what it does not say of the spotter.
+    """
+    if not known or not given:
+        return
+    for needed, other in zip(known.partition(BEHIND), given.partition(BEHIND), strict=True):
+        if needed and other and needed != other:
+            raise InputError(
+                f"{other} is given, and the {what} was calibrated on scores with {needed}: give "
+                f"the same, or calibrate the {what} on scores with {other}."
+            )
+
+
 def check_calibrated(given: object, kind: type = CalibratedRule) -> None:
     """Refuse what is not a calibrated rule, or not a calibrated spotter if that is `kind`."""
     if isinstance(given, kind):
@@ -752,6 +780,13 @@ def check_calibrated(given: object, kind: type = CalibratedRule) -> None:
     what, load = ("rule", "ag.load_rule") if rules else ("spotter", "ag.Spotter.load")
     if isinstance(given, (str, PathLike)):
         raise InputError(f"the {what} is a path, {given}: read the file with {load}.")
+    if held := KINDS.get(type(given).__name__):
+        endless = "" if rules else "; watch(spotter, rule) takes both, in this order"
+        if rules and held is KINDS["CalibratedSpotter"]:
+            endless = (
+                "; a spotter is for streams without an end: give both to watch, or call its stream"
+            )
+        raise InputError(f"the {what} is {held[0]}: give what {what}.calibrate returned{endless}.")
     raise InputError(
         f"the {what} is of type {type(given).__name__}, which is not calibrated: call "
         f"{what}.calibrate({'scores' if rules else 'recordings'}), and give what it returns."
@@ -858,7 +893,7 @@ class Session:
             raise InputError("cost and weight belong to open answers: leave them out.")
         array = calibrated.rule.read_one(log_confidence)
         if array.shape != (calibrated.members, calibrated.classes):
-            joined = members_at(calibrated.checkpoints, self.index)
+            joined = calibrated.judged_members[self.index]
             given = calibrated.members if array.shape[0] == joined else array.shape[0]
             calibrated.check_sizes(given, array.shape[1])
         return self.judge(array)

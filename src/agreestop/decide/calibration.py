@@ -7,6 +7,7 @@ Every part of the examples can be reduced by itself, for example on several mach
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Self, cast
 
 import numpy as np
@@ -16,11 +17,10 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
-    Schedule,
     as_checkpoints,
     warn_user,
 )
-from agreestop.common.levels import Rounding, Target, as_target, least_n
+from agreestop.common.levels import Rounding, Target, as_target, in_words, least_n
 
 from .answer_kinds import Answer, BestClasses
 from .calibrated import ENDED_INPUTS, CalibratedRule, refused
@@ -44,6 +44,7 @@ from .leakage import (
     labels_misplaced,
     labels_unrelated,
     mark_ids,
+    rows_copied,
     training_overlap,
 )
 from .rule import (
@@ -68,6 +69,7 @@ from .thresholds import (
 
 QUARTERS = 1, 2, 3, 4
 ROWS_THAT_STOP = 1000  # rows whose stops are compared
+UNLIKELY = Fraction(1, 4)  # a target below it is rather the share of misses
 LATER = 0.05  # of the last checkpoint: a smaller difference is no reason for a note
 
 SAME = {
@@ -214,6 +216,9 @@ def calibrate_reduced(
         people=None if known.people is None else len(np.unique(known.people)),
         weighted=joined.weighted,
     )
+    calibrated = calibrated.noting(
+        rows_copied(joined.sketches, len(rule.checkpoints)), _low_target(terms)
+    )
     if not by_class or not terms.has_classes:
         return calibrated
     calibrated = calibrated.noting(labels_in_blocks(joined.labels))
@@ -221,6 +226,17 @@ def calibrate_reduced(
     if misplaced:
         warn_user(misplaced)
     return calibrated.noting(misplaced or labels_unrelated(joined.best, joined.labels, classes))
+
+
+def _low_target(terms: Terms) -> str:
+    """A sentence if the target looks like a share of misses."""
+    if not terms.promises or terms.target is None or terms.target >= UNLIKELY:
+        return ""
+    target = in_words(terms.target)
+    return (
+        f"The target is {target}, so an answer must be right with probability {target} alone: if "
+        f"that is the share of misses that you allow, give {in_words(1 - terms.target)}."
+    )
 
 
 def later_than_quarters(rule: Rule, policy: Policy, examples: LabelledEvidence) -> str:
@@ -233,7 +249,7 @@ def later_than_quarters(rule: Rule, policy: Policy, examples: LabelledEvidence) 
     times, known = rule.checkpoints, examples.conditions
     terms, fitted = rule.terms, rule.tuned is not None
     other = not terms.has_classes or terms.open_answers or terms.is_divided or terms.abstains
-    if fitted or other or known.used or not rule.one_threshold or isinstance(times, Schedule):
+    if fitted or other or known.used or not rule.one_threshold or rule.joined_members:
         return ""
     if len(times) < 2 * len(QUARTERS):
         return ""
@@ -379,7 +395,7 @@ class WithoutClasses(Uncalibrated):
         name = type(self).__name__
         if len(self.checkpoints):
             object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
-        if isinstance(self.checkpoints, Schedule):
+        if self.joined_members:
             raise InputError(f"checkpoints: {name} has no members to join, so give times.")
 
     def at_checkpoints(self, data: Any) -> Any:

@@ -27,21 +27,20 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import (
     Booleans,
     Floats,
     InputError,
     Integers,
-    Schedule,
     as_array,
     as_floats,
     as_labels,
     as_row_names,
     check_finite,
     find_groups,
-    members_at,
+    joined_members,
     name_groups,
 )
 from agreestop.common.errors import quoted
@@ -53,9 +52,10 @@ from .leakage import (
     Marks,
     classes_differ,
     coverage_too_low,
+    kind_of_ids,
     labels_misplaced,
     labels_unrelated,
-    mark_ids,
+    refuse_known_people,
 )
 from .scores import Inputs, Scores, ScoresLike
 
@@ -142,8 +142,9 @@ class Decision:
         names = None if class_names is None else tuple(class_names[label] for label in classes)
         if tree is not None:
             names = (tree.name_of(answer),)
-        joined = members_at(checkpoints, index) or members
-        return cls(checkpoints[index], index, classes, names, members=joined, **known)
+        joined = joined_members(checkpoints)
+        count = members if joined is None else joined[index]
+        return cls(checkpoints[index], index, classes, names, members=count, **known)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -195,6 +196,8 @@ class Decisions:
         losses (n, M), and sets (n, 1) say what was answered.
     known_people
         Marks of people whom `evaluate` refuses, because the rule was calibrated on them.
+    ids : (n,)
+        The ids of the inputs, where they have some; `evaluate` refuses scores of others.
     texts : n tuples of str
         For open answers, of which each input has classes of its own: the answers of each input, in
         the order in which they appeared. Sets are about these, and `names` says what was answered.
@@ -245,6 +248,7 @@ class Decisions:
     upper: Floats | None = None
     tree: Any = None
     known_people: Marks | None = None
+    ids: NDArray[Any] | None = None
     depth_index: Integers | None = None
     depth_sets: Booleans | None = None
 
@@ -270,8 +274,8 @@ class Decisions:
     @property
     def _members(self) -> Integers:
         """The number of members at each checkpoint, (M,)."""
-        if isinstance(self.checkpoints, Schedule):
-            return np.array(self.checkpoints.members)
+        if joined := joined_members(self.checkpoints):
+            return np.array(joined)
         if self.members is None:
             raise InputError(
                 "these decisions do not say how many members there are: take them from `decide`."
@@ -622,14 +626,15 @@ def evaluate(
     >>> coverage.low < coverage < coverage.high
     True
     """
-    decisions = getattr(decisions, "decisions", decisions)
+    given = decisions
+    decisions = getattr(given, "decisions", given)
     if not isinstance(decisions, Decisions):
-        kind = type(decisions).__name__
+        kind = type(given).__name__
         raise InputError(f"decisions is of type {kind}: give what `decide` returns.")
     n = len(decisions)
     if n == 0:
         raise InputError("there are no decisions to evaluate: decide on at least one input.")
-    found = Outcomes.of(decisions, labels_or_scores, confidence)
+    found = Judged.of(decisions, labels_or_scores, confidence)
     inside, group_names = decisions.groups, decisions.group_names
     if groups is not None:
         group_names = name_groups(groups, n)
@@ -645,6 +650,9 @@ def evaluate(
         below = found.share(np.array(kept) < decisions.target)
     together = found.group(0, np.ones(n, dtype=bool))
     draw_range, draws_this_low, note = found.likelihood()
+    unchecked = ""
+    if people is None and decisions.known_people is not None:
+        unchecked = "The promise is about new people, and nobody knows who these are: give people=."
     times, names, shared = decisions.stop_time, decisions.class_names, found.shared
     return Evaluation(
         n=n,
@@ -660,7 +668,7 @@ def evaluate(
         by_group=by_group,
         draw_range=draw_range,
         draws_this_low=draws_this_low,
-        notes=tuple(filter(None, (note, *found.questions))) + decisions.notes,
+        notes=tuple(filter(None, (note, *found.questions, unchecked))) + decisions.notes,
         by_final_class=found.grouped(decisions.final_best, names) if shared else None,
         confidence=confidence,
         by_person=by_person,
@@ -671,7 +679,7 @@ def evaluate(
 
 
 @dataclass(frozen=True, eq=False)
-class Outcomes:
+class Judged:
     """What decisions came to: for each figure, a number for each of the n inputs.
 
     truth       (n,) the labels; zeros where there are no classes
@@ -710,6 +718,8 @@ class Outcomes:
         truth = as_labels(_by_name(labels, decisions.class_names), n, classes)
         if decisions.reuse:
             raise InputError(f"evaluation: {decisions.reuse}")
+        if isinstance(given, Inputs):
+            _check_rows(decisions, given)
         answered, final, loss = decisions.answered, decisions.final_best, decisions.loss
         if decisions.has_classes:
             hits = decisions.sets[np.arange(n), truth]
@@ -774,14 +784,8 @@ class Outcomes:
     def by_person(self, people: ArrayLike) -> tuple[Group, ...] | None:
         """One group for each person; those whom the rule was calibrated on are refused."""
         names = as_row_names(people, len(self.truth), "people")
+        refuse_known_people(names, self.decisions.known_people)
         persons, person = np.unique(names, return_inverse=True)
-        earlier = self.decisions.known_people
-        seen = np.isin(mark_ids(persons), np.empty(0) if earlier is None else earlier)
-        if seen.any():
-            raise InputError(
-                f"{np.count_nonzero(seen)} of the {len(persons)} people are among those whom the "
-                "rule was calibrated on, or who trained its models: evaluate on other people."
-            )
         return self.grouped(person, persons.astype(np.str_).tolist())
 
     def likelihood(self) -> tuple[tuple[float, float] | None, float | None, str]:
@@ -831,6 +835,32 @@ def _by_depth(decisions: Decisions, labels: Any, confidence: float) -> tuple[Gro
     return tuple(groups) or None
 
 
+def _check_rows(decisions: Decisions, given: Inputs) -> None:
+    """Refuse inputs of other classes, or other ones than were decided on, where that is known."""
+    if (
+        None not in (given.classes, decisions.class_names)
+        and given.classes != decisions.class_names
+    ):
+        raise InputError(
+            f"the scores have the classes {quoted(given.classes)} and the decisions "
+            f"{quoted(decisions.class_names)}: give the scores that were decided on."
+        )
+    own, others = decisions.ids, given.ids
+    if own is None or others is None or kind_of_ids(own) != kind_of_ids(others):
+        return
+    if (unlike := np.flatnonzero(own != others)).size:
+        first = unlike[0]
+        raise InputError(
+            f"the scores have id {others[first]} where decision {first} is of {own[first]}: give "
+            "the scores that were decided on, in their order."
+        )
+
+
+def _unlike(names: tuple[str, ...], known: tuple[str, ...]) -> bool:
+    """Whether the first samples of an input had other answers than is known of all."""
+    return names != known[: len(names)]
+
+
 def _open_labels(decisions: Decisions, given: Any) -> tuple[Integers | None, bool]:
     """The class (n,) of the right answer of each input, and whether right answers are known.
 
@@ -839,12 +869,14 @@ def _open_labels(decisions: Decisions, given: Any) -> tuple[Integers | None, boo
     """
     texts, never = decisions.texts or (), decisions.sets.shape[1] - 1
     if isinstance(given, Inputs):
-        labels = given.at(decisions.checkpoints).labels
-        if labels is not None and len(labels) == len(texts):
-            return labels, True
-        if labels is None and decisions.final_best is not None:
-            return decisions.final_best, False
-        given = [] if labels is not None else None
+        cut = given.at(decisions.checkpoints)
+        labels, names = cut.labels, cut.names
+        if names is None or len(names) != len(texts) or any(map(_unlike, names, texts)):
+            raise InputError(
+                "these are not the Answers that were decided on, in their order: give those, or "
+                "the right answers as a list of strings."
+            )
+        return (decisions.final_best, False) if labels is None else (labels, True)
     if given is None:
         return None, False
     if isinstance(given, str) or len(given) != len(texts) or not isinstance(given[0], str):

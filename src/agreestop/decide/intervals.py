@@ -46,7 +46,7 @@ from agreestop.common import (
 from agreestop.common.errors import shortened
 from agreestop.common.levels import REACH, Rounding, Target, as_delta, as_target
 
-from .answer_kinds import Limits, StopsOnRisk
+from .answer_kinds import StopsOnRisk, Thresholds
 from .calibrated import CalibratedRule
 from .calibration import WithoutClasses
 from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, State, Verdict
@@ -208,7 +208,7 @@ class Interval(StopsOnRisk, KeptInFiles):
 
     meaning = "the numbers between which the true one lies"
 
-    def interval(self, pairs: Floats, reach: Limits) -> Floats:
+    def interval(self, pairs: Floats, reach: Thresholds) -> Floats:
         """(..., 2): lower and upper end, from pairs (..., 2) and ℓ."""
         first, second = pairs[..., 0], pairs[..., 1]
         if not self.ends:
@@ -218,7 +218,7 @@ class Interval(StopsOnRisk, KeptInFiles):
         return np.stack([lower, upper], axis=-1)
 
     def judge(
-        self, limits: Limits, last: bool | Booleans, evidence: Evidence, state: State
+        self, limits: Thresholds, last: bool | Booleans, evidence: Evidence, state: State
     ) -> Verdict:
         stop = evidence.risk < limits
         found = self.interval(evidence.values, -np.asarray(limits))

@@ -43,9 +43,9 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
-    Schedule,
     as_times,
     columns_of,
+    joined_members,
     mix,
 )
 from agreestop.common.errors import quoted
@@ -62,6 +62,7 @@ SHELL = 10  # slacks
 FARTHEST = np.float32(1e30)  # log-confidences below -1e30 are read as that: float32 ends at 3e38
 LARGEST = 1e6  # no number of a sketch is as large: log(1e30) is 69
 SHOWN = 5  # rows that a sentence lists
+LONGEST_NUMBER = 19  # digits from which on a text is no 64-bit number
 
 
 # --- Sketches: a few numbers of the scores of a row, which hardly move when it is scored again
@@ -163,6 +164,22 @@ def mark_ids(ids: ArrayLike) -> Marks:
     texts = (str(text).encode() for text in array)
     digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
     return np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
+def refuse_known_people(people: NDArray[Any], known: Marks | None) -> None:
+    """Refuse people (n,) who have one of these marks; the number 7 and the text "7" are one."""
+    if known is None:
+        return
+    persons = np.unique(people)
+    texts = persons.astype(np.str_)
+    seen = _is_among(mark_ids(persons), known) | _is_among(mark_ids(texts), known)
+    whole = np.char.isdecimal(texts) & (np.char.str_len(texts) < LONGEST_NUMBER)
+    seen[whole] |= _is_among(texts[whole].astype(np.uint64), known)
+    if seen.any():
+        raise InputError(
+            f"{np.count_nonzero(seen)} of the {len(persons)} people are among those whom the "
+            "rule was calibrated on, or who trained its models: evaluate on other people."
+        )
 
 
 def kind_of_ids(ids: ArrayLike) -> str:
@@ -525,10 +542,10 @@ class TrainingRows:
         return first < after
 
 
-Fitted = TypeVar("Fitted", bound=Any)
+Kept = TypeVar("Kept", bound=Any)
 
 
-def cut_fitted(fitted: Fitted, checkpoints: tuple[float, ...]) -> Fitted:
+def cut_fitted(fitted: Kept, checkpoints: tuple[float, ...]) -> Kept:
     """A fitted score or risk cut to a rule's checkpoints, in every field with a checkpoint axis.
 
     Without named times the object must have been fitted for as many checkpoints as the rule has.
@@ -536,7 +553,8 @@ def cut_fitted(fitted: Fitted, checkpoints: tuple[float, ...]) -> Fitted:
     known = {field.name: getattr(fitted, field.name) for field in fields(fitted)}
     cut = [field.name for field in fields(fitted) if field.metadata.get("per_checkpoint")]
     available, kind = len(known[cut[0]]), type(fitted).__name__
-    if isinstance(checkpoints, Schedule) and not isinstance(fitted.times, Schedule | None):
+    all_members = fitted.times is not None and not joined_members(fitted.times)
+    if all_members and joined_members(checkpoints):
         raise InputError(
             f"the {kind} was fitted with all members at every time, but the rule has a schedule: "
             "fit it on scores.at(schedule)."
@@ -554,6 +572,8 @@ def cut_fitted(fitted: Fitted, checkpoints: tuple[float, ...]) -> Fitted:
 RARE = 1e-4  # false alarms about labels
 INPUTS, CLASSES = 0.01, 1e-3  # false alarms of the other two
 LEAST_INPUTS, LEAST_FOR_CHANCE = 20, 50
+LEAST_COPIED = 0.1  # of the rows: fewer may be recordings without any events
+MOST_ALIKE = 1.5  # times as many rows may be alike at the last checkpoint as are copies
 SAME_RISK = 0.01  # nearer log-risks count as equal: another run may round an input otherwise
 # Wei and Dudley (2012), for the largest distance D of two empirical distributions:
 # P(√(nm/(n+m))·D ≥ x) ≤ 2.2·e^(-2x²)
@@ -594,6 +614,43 @@ def _binomial_excess(count: int, trials: int, p: float) -> bool:
     if share < 1:
         distance += (1 - share) * math.log((1 - share) / (1 - p))
     return trials * distance >= -math.log(RARE)
+
+
+def rows_copied(sketches: Sketches | None, checkpoints: int) -> str:
+    """A sentence if many rows (n, NUMBERS) stand several times, as after oversampling.
+
+    Copies are alike at all checkpoints. Of rows that are alike by chance at the last one, such as
+    counts of few spikes, most were different before.
+    """
+    parts = min(CHECKPOINTS, checkpoints)
+    if sketches is None or parts < 2:
+        return ""
+    n = len(sketches)
+    copies, at_end = n - _different(sketches), sketches[:, parts - 1 :: parts]
+    if copies < LEAST_COPIED * n or n - _different(at_end) > MOST_ALIKE * copies:
+        return ""
+    return (
+        f"{copies} of the {n} calibration rows are copies of others, which new inputs are "
+        "not, so the promise does not cover them: give each row once."
+    )
+
+
+def _different(numbers: Sketches) -> int:
+    """How many rows (n, m) differ."""
+    rows = np.ascontiguousarray(numbers)
+    return len(np.unique(rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))))
+
+
+def risks_reversed(risk: Floats, loss: Floats) -> str:
+    """A question if losses (n, M) are smaller where risks (n, M) are larger."""
+    ranks = risk.argsort(axis=0, kind="stable").argsort(axis=0) - (len(risk) - 1) / 2
+    shares = (ranks * (loss - loss.mean(axis=0))).mean(axis=1)
+    if len(risk) < LEAST_FOR_CHANCE or shares.mean() * math.sqrt(len(risk)) >= -4 * shares.std():
+        return ""
+    return (
+        "The loss is smaller where the risk is larger: is the risk a confidence, or the loss a "
+        "reward? An input stops where its risk is small."
+    )
 
 
 def labels_misplaced(best: Integers, labels: Integers, classes: int) -> str:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from fractions import Fraction
+from functools import cached_property
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -22,9 +23,9 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
-    Schedule,
     as_checkpoints,
     as_max_set_size,
+    joined_members,
     warn_user,
 )
 from agreestop.common.levels import Rounding, Target, as_delta, as_target, in_words
@@ -141,6 +142,11 @@ class Rule(ABC):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         _BUILDERS.update(dict.fromkeys(cls.kinds, cls))
+
+    @cached_property
+    def joined_members(self) -> tuple[int, ...] | None:
+        """The number of members at each checkpoint of a `Schedule`; None where all are judged."""
+        return joined_members(self.checkpoints)
 
     @property
     @abstractmethod
@@ -543,12 +549,12 @@ def read_evidence(rule: Rule, index: Index, log_confidence: Floats) -> Evidence:
 
 def _joined_evidence(rule: Rule, index: Index, log_confidence: Floats) -> Evidence:
     """Evidence of the first k members at the checkpoint (t, k), and of all without a schedule."""
-    schedule = rule.checkpoints
-    if not isinstance(schedule, Schedule):
+    joined = rule.joined_members
+    if joined is None:
         return rule.evidence(index, log_confidence)
     if not isinstance(index, np.ndarray):
-        return rule.evidence(index, _first_members(log_confidence, schedule.members[index]))
-    members = np.array(schedule.members)[index]
+        return rule.evidence(index, _first_members(log_confidence, joined[index]))
+    members = np.array(joined)[index]
     parts = [np.flatnonzero(members == count) for count in np.unique(members)]
     if len(parts) <= 1:
         count = int(members.max(initial=1))
@@ -600,7 +606,7 @@ def _short(value: Any) -> str:
         return in_words(value)
     if isinstance(value, np.ndarray):
         return f"array {value.shape}"
-    if isinstance(value, (tuple, list)) and not isinstance(value, Schedule):
+    if type(value) in (tuple, list):
         return _short_sequence(value)
     return repr(value)
 

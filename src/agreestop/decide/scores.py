@@ -27,7 +27,6 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
-    Schedule,
     as_array,
     as_checkpoints,
     as_ids,
@@ -41,7 +40,7 @@ from agreestop.common import (
     check_members,
     columns_of,
     is_number,
-    members_at,
+    joined_members,
     read_list,
     read_npz,
     read_text,
@@ -89,6 +88,7 @@ class Inputs(ABC):
     trained: Booleans | None = None
     trained_chance: float = 0.0
     weighted: bool | None = None  # whether samples of open answers weigh; None for other inputs
+    names: tuple[tuple[str, ...], ...] | None = None  # the different answers of each input
 
     @property
     @abstractmethod
@@ -222,7 +222,8 @@ class Scores(Inputs):
     trained_chance
         The rate at which fresh inputs may equal a training input, such as empty recordings.
     heard
-        Where the inputs are windows of streams: the window, event and skip that made them.
+        Where the inputs are windows of streams: the window, event, skip and spotter that made
+        them.
 
     Examples
     --------
@@ -463,8 +464,9 @@ def labels_of(scores: Scores) -> Integers:
 
 def at_checkpoint(scores: Scores, index: int) -> Floats:
     """(n, K, C) log-confidences of one checkpoint; with a schedule, of the members that joined."""
-    joined = scores.log_confidence[:, index, : members_at(scores.times, index)]
-    return np.ascontiguousarray(joined, dtype=np.float64)
+    joined = joined_members(scores.times)
+    count = None if joined is None else joined[index]
+    return np.ascontiguousarray(scores.log_confidence[:, index, :count], dtype=np.float64)
 
 
 def save_scores(path: str | PathLike[str], scores: Scores) -> None:
@@ -491,7 +493,7 @@ def save_scores(path: str | PathLike[str], scores: Scores) -> None:
             f"the scores are a {type(scores).__name__}: "
             "give the path first, then a Scores: save_scores(path, scores)."
         )
-    if isinstance(scores.times, Schedule):
+    if joined_members(scores.times):
         raise InputError(
             "these scores are cut to the checkpoints of a schedule: "
             "save the scores that they were cut from."

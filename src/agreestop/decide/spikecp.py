@@ -37,7 +37,6 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
-    Schedule,
     as_checkpoints,
 )
 from agreestop.common.levels import (
@@ -182,7 +181,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
             self._check_rank_pooling(type(pooling).__name__)
 
     def _check_rank_pooling(self, name: str) -> None:
-        if isinstance(self.checkpoints, Schedule):
+        if self.joined_members:
             raise InputError(
                 f"{name} compares every member at every checkpoint: give "
                 "pooling=MergeConfidence(r=...) with a schedule."

@@ -39,7 +39,9 @@ rest covers (`alarm_sets`).
     delay          steps from the start of a found event to its first alarm
 
 Intervals are for the draw of the recordings, or of the people if these are given: percentiles of a
-bootstrap, and no narrower than Wilson's interval for the recordings in which it happened at all.
+bootstrap, which few recordings make too narrow, and at least Student's interval of the logarithm,
+or of the log-odds of a share; Wilson's for the recordings in which something happened at all, where
+it happened in all of them or in none. One recording says nothing about others.
 """
 
 import hashlib
@@ -64,17 +66,18 @@ from agreestop.common import (
     as_count,
     as_floats,
     as_row_names,
-    check_finite,
+    is_number,
     read_npz,
     read_text,
     warn_user,
     write_npz,
 )
 from agreestop.common.errors import quoted
-from agreestop.common.estimates import Estimate
+from agreestop.common.estimates import Estimate, student_quantile
 from agreestop.common.levels import REACH, Rounding, Target, as_exact, as_target, in_gap, in_words
 
-from .calibrated import refused
+from .calibrated import check_heard, check_source, refused
+from .leakage import Marks, mark_ids, refuse_known_people
 from .rule_files import read_rule_file, write_rule_file
 
 HOW = "write one with scores (steps of all recordings), offsets (n + 1,) and events (E, 3)"
@@ -93,6 +96,7 @@ class Recordings:
     people   (n,) names of the people that recordings are of; None where each stands for itself
     engine, ensemble_digest   what computed the scores, where it is known
     heard    the window and event that `listen` made them with; "" for scores of another detector
+    inputs   hashes of what the engine ran on, by which recordings are recognised; () without one
     """
 
     scores: tuple[Floats, ...]
@@ -101,6 +105,7 @@ class Recordings:
     engine: str = ""
     ensemble_digest: str = ""
     heard: str = ""
+    inputs: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, scores: Any, events: Any = None, people: ArrayLike | None = None) -> Self:
@@ -150,7 +155,8 @@ class Recordings:
         events = None if self.events is None else tuple(self.events[row] for row in rows)
         people = None if self.people is None else self.people[rows]
         scores = tuple(self.scores[row] for row in rows)
-        return replace(self, scores=scores, events=events, people=people)
+        inputs = tuple(self.inputs[row] for row in rows) if self.inputs else ()
+        return replace(self, scores=scores, events=events, people=people, inputs=inputs)
 
     def save(
         self, path: str | PathLike[str], events: Any = None, people: ArrayLike | None = None
@@ -161,7 +167,7 @@ class Recordings:
     @property
     def ids(self) -> tuple[str, ...]:
         """A hash of each recording, by which it is recognised."""
-        return tuple(hashlib.sha256(one.tobytes()).hexdigest()[:24] for one in self.scores)
+        return self.inputs or tuple(map(hash_of, self.scores))
 
     def units(self) -> Integers:
         """The person of each recording, from 0, or its own number."""
@@ -181,8 +187,16 @@ class Recordings:
         return steps
 
 
+def hash_of(array: NDArray[Any]) -> str:
+    """A hash of the numbers of an array, in float32 where they have fractions."""
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:24]
+
+
 def _as_list(given: Any, name: str) -> list[Any]:
-    if not np.iterable(given):
+    if not np.iterable(given) or isinstance(given, (str, dict)):
         raise InputError(f"{name} is {quoted(given)}: give a list with one entry per recording.")
     return list(given)
 
@@ -192,7 +206,12 @@ def as_scores(scores: ArrayLike, name: str) -> Floats:
     array = as_floats(scores, name)
     if array.ndim != 1 or not array.size:
         raise InputError(f"{name} has shape {array.shape}: give one score for each step, (T,).")
-    check_finite(array, name)
+    if not np.isfinite(array).all():
+        step = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise InputError(
+            f"{name} holds {array[step]} at step {step}: every step needs a finite score; repeat "
+            "the last one where a sensor is silent."
+        )
     return np.ascontiguousarray(array)
 
 
@@ -219,7 +238,8 @@ def load_recordings(path: str | PathLike[str]) -> Recordings:
     """Read recordings that `save_recordings` or `numpy.savez` wrote.
 
     scores (sum of all T_i,), offsets (n + 1,), and where known events (E, 3), of which each is
-    (recording, start, end), people (n,), and the texts engine, ensemble_digest and heard.
+    (recording, start, end), people (n,), inputs (n,) and the texts engine, ensemble_digest and
+    heard.
     """
     content = read_npz(path, "file of recordings", HOW, needed=("scores", "offsets"))
     offsets, scores = content["offsets"], as_floats(content["scores"], "scores")
@@ -242,7 +262,8 @@ def load_recordings(path: str | PathLike[str]) -> Recordings:
         events = [table[table[:, 0] == row, 1:] for row in range(n)]
     data = Recordings.of(np.split(scores, offsets[1:-1]), events, content.get("people"))
     texts: Any = {name: read_text(path, content, name) for name in SOURCE}
-    return replace(data, **texts)
+    inputs = as_row_names(content["inputs"], n, "inputs").tolist() if "inputs" in content else ()
+    return replace(data, inputs=tuple(map(str, inputs)), **texts)
 
 
 def save_recordings(path: str | PathLike[str], recordings: Recordings) -> None:
@@ -258,6 +279,8 @@ def save_recordings(path: str | PathLike[str], recordings: Recordings) -> None:
         arrays["events"] = np.column_stack([np.concatenate(rows), pairs]).astype(np.int64)
     if recordings.people is not None:
         arrays["people"] = recordings.people
+    if recordings.inputs:
+        arrays["inputs"] = np.array(recordings.inputs)
     texts = {name: getattr(recordings, name) for name in SOURCE}
     write_npz(path, arrays | {name: np.array(one) for name, one in texts.items() if one})
 
@@ -458,6 +481,7 @@ def _ratio(
     """Σ totals / Σ bases over recordings, with an interval for the draw of their units."""
     total, base = np.bincount(units, totals), np.bincount(units, bases)
     value, used = float(total.sum() / base.sum()), int(np.count_nonzero(base))
+    wilson = Estimate.of_share(value * used if share else 0, used, confidence)
     draws = np.random.default_rng(0).multinomial(
         len(total), np.full(len(total), 1 / len(total)), size=BOOTSTRAPS
     )
@@ -465,13 +489,20 @@ def _ratio(
     ratios = (draws @ total)[bases_drawn > 0] / bases_drawn[bases_drawn > 0]
     tail = 50 * (1 - confidence)
     low, high = np.percentile(ratios, [tail, 100 - tail]).tolist()
+    error = float(np.std(ratios))
     if share and value in (0, 1):
-        wilson = Estimate.of_share(value * used, used, confidence)
         low, high = min(low, wilson.low), max(high, wilson.high)
     elif not total.any():  # nothing happened, so there is nothing to draw from again
-        some = Estimate.of_share(0, used, confidence).high
-        high = max(high, some * used / float(base.sum()))
-    return Estimate(value, min(low, value), max(high, value), float(np.std(ratios)))
+        high = max(high, wilson.high * used / float(base.sum()))
+    elif used == 1:
+        low, high = 0.0, 1.0 if share else math.inf
+    else:
+        rest = 1 - value if share else 1.0
+        reach = student_quantile(confidence, used - 1) * error
+        factor = math.exp(-min(reach / (value * rest), 700.0))
+        low = min(low, value * factor / (value * factor + rest if share else 1))
+        high = max(high, value / (value + rest * factor if share else factor))
+    return Estimate(value, min(low, value), max(high, value), error)
 
 
 @dataclass(frozen=True)
@@ -674,8 +705,9 @@ class Spotter(KeptInFiles):
                 "a higher one raises an alarm: give a score with more values, or allow more "
                 "false_alarms."
             )
-        known = None if people is None and data.people is None else many
-        source = data.engine, data.ensemble_digest, data.heard
+        known = None if data.people is None else many
+        marks = None if data.people is None else np.unique(mark_ids(data.people))
+        source = data.engine, data.ensemble_digest, data.heard, marks
         own = len(data), data.ids, limit, known
         return CalibratedSpotter(self, threshold, kth, near, *own, *source)
 
@@ -791,6 +823,8 @@ class CalibratedSpotter(KeptInFiles):
         The number of people in calibration, where the promise is for new people.
     engine, ensemble_digest, heard
         What made the scores it was calibrated on, where `ensemble.listen` did.
+    known_people
+        Marks of the people in calibration; `evaluate` refuses them.
 
     Examples
     --------
@@ -818,6 +852,7 @@ class CalibratedSpotter(KeptInFiles):
     engine: str = ""
     ensemble_digest: str = ""
     heard: str = ""
+    known_people: Marks | None = None
 
     @property
     def guarantee(self) -> str:
@@ -877,7 +912,8 @@ class CalibratedSpotter(KeptInFiles):
         Parameters
         ----------
         recordings, events, people
-            As for `calibrate`. Recordings that set the threshold are refused.
+            As for `calibrate`. Recordings that set the threshold are refused, and people whose
+            recordings did.
         within : int, optional
             An event is found by an alarm less than so many steps after its end; what the spotter
             says unless given.
@@ -891,6 +927,11 @@ class CalibratedSpotter(KeptInFiles):
         SpottingEvaluation
         """
         data = Recordings.of(recordings, events, people)
+        known = self.engine, self.ensemble_digest
+        check_source("spotter", known, (data.engine, data.ensemble_digest))
+        check_heard("spotter", self.heard, data.heard)
+        if data.people is not None:
+            refuse_known_people(data.people, self.known_people)
         # Silent recordings of one length are the same without being used twice.
         pairs = zip(data.ids, data.scores, strict=True)
         used = len({name for name, one in pairs if np.ptp(one)} & set(self.ids))
@@ -909,6 +950,8 @@ class CalibratedSpotter(KeptInFiles):
 
     def with_threshold(self, threshold: float) -> Self:
         """The spotter with another threshold, which carries no promise unless it is stricter."""
+        if not is_number(threshold) or math.isnan(threshold):
+            raise InputError(f"threshold is {quoted(threshold)}: give a number.")
         return replace(self, threshold=threshold)
 
     def save(self, path: str | PathLike[str]) -> None:

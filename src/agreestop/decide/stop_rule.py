@@ -57,10 +57,12 @@ from .answer_kinds import AnyRisk
 from .calibrated import CalibratedRule
 from .calibration import WithoutClasses
 from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, lowest_before
+from .leakage import risks_reversed
 from .rule import Reduced, Terms, abstains, shortage
 from .scores import Inputs, Scores, refuse_beside
 from .thresholds import Allowed, LossSteps, allowed_threshold, fit_thresholds
 
+ROWS_COMPARED = 1000  # rows whose risks are compared with their losses
 PARTS = 2**40  # losses are rounded up to whole multiples of B / 2^40
 LARGEST_RISK = 1e150
 
@@ -282,7 +284,10 @@ class StopRule(WithoutClasses, KeptInFiles):
         if conditions.get("labels") is not None:
             raise InputError("labels: a StopRule has losses in their place, so give loss.")
         data = self.read(risk, loss, times)
-        return super(StopRule, self.on(data)).calibrate(data, **conditions)
+        rule = self.on(data)
+        known = data.at(rule.checkpoints).rows(slice(ROWS_COMPARED))
+        question = risks_reversed(known.risk, known.loss) if known.loss is not None else ""
+        return super(StopRule, rule).calibrate(data, **conditions).noting(question)
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         risk = log_confidence[:, 0, 0]

@@ -580,7 +580,7 @@ def as_loss(loss: ArrayLike) -> Floats:
         )
     if not array.any():
         raise InputError("loss holds only zeros: give the cost of at least one wrong answer.")
-    return array
+    return array.copy()
 
 
 def as_max_loss(max_loss: Target, loss: Floats) -> Fraction:

@@ -178,7 +178,7 @@ def decide_early(
 
     def decide_chunkwise(some: Inputs) -> Outcomes:
         on_cpu = prefilter if prefilter is not None and can_prefilter_on_cpu() else None
-        members = MemberGroups(engine, calibrated.checkpoints)
+        members = MemberGroups(engine, calibrated.judged_members)
 
         def decide(batch: Inputs, begin: int) -> Outcomes:
             number = None if options.first is None else first + begin

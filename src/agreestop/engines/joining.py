@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Integers, Schedule, as_array, check_finite
+from agreestop.common import Booleans, Integers, as_array, check_finite
 from agreestop.events.container import Inputs
 
 from .protocol import DividingEngine, Engine, Live, Pass
@@ -47,18 +47,13 @@ class MemberGroups:
     `members` (M,) is the number of members that each look judges.
     """
 
-    def __init__(self, engine: Engine, checkpoints: Sequence[float]) -> None:
+    def __init__(self, engine: Engine, members: Sequence[int]) -> None:
         self._engines: list[Engine | None] = [engine]
         self._engine, self._ends = engine, [engine.members]
-        self.members: Integers = np.full(len(checkpoints), engine.members)
-        if isinstance(checkpoints, Schedule):
-            self.members = np.array(checkpoints.members)
-            ends = np.unique(self.members).tolist()
-            first = (
-                engine.members_slice(0, ends[0])
-                if isinstance(engine, DividingEngine) and ends != self._ends
-                else None
-            )
+        self.members: Integers = np.array(members)
+        ends = np.unique(self.members).tolist()
+        if isinstance(engine, DividingEngine) and ends != self._ends:
+            first = engine.members_slice(0, ends[0])
             if first is not None:
                 self._ends, self._engines = ends, [first, *[None] * (len(ends) - 1)]
 

@@ -8,7 +8,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, Integers, Schedule
+from agreestop.common import InputError, Integers
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.decisions import Decision
 
@@ -38,8 +38,7 @@ class LivePlan:
         """The plan, for members as the rule needs them."""
         times = checkpoint_steps(calibrated, engine, None)
         prefilter = prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
-        joining = isinstance(calibrated.checkpoints, Schedule)
-        if prefilter is None or joining or not isinstance(engine, FilteringEngine):
+        if prefilter is None or calibrated.members_join or not isinstance(engine, FilteringEngine):
             return cls(engine, calibrated, times, prefilter, None)
         return cls(engine, calibrated, times, prefilter, engine)
 
@@ -48,7 +47,7 @@ class LivePlan:
         if self.filtered is not None and self.prefilter is not None:
             return self.filtered.live_filtered(self.prefilter, self.times)
         return JoiningLive(
-            MemberGroups(self.engine, self.calibrated.checkpoints), self.times, number
+            MemberGroups(self.engine, self.calibrated.judged_members), self.times, number
         )
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self, cast, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Floats, InputError, Integers, Schedule, as_count
+from agreestop.common import Floats, InputError, Integers, as_count
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.checkpoints import Index, State, Verdict, in_rounds, run_rounds
 from agreestop.decide.decisions import Decision
@@ -220,7 +220,7 @@ class LiveBatch:
             check_rule(calibrated, engine, options)
             self._times = checkpoint_steps(calibrated, engine, None)
         alone = engine is None and calibrated.rule.terms.reads != "log_confidence"
-        if alone or isinstance(calibrated.checkpoints, Schedule):
+        if alone or calibrated.members_join:
             return  # each input has a session of its own
         start = calibrated.start(slots, 0, calibrated.find_groups(None, slots))
         # arrays of its own, which are overwritten from now on

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Booleans, Floats, Integers, Schedule
+from agreestop.common import Booleans, Floats, Integers
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.risks import LARGEST_CONSTANT
 from agreestop.decide.tuning.agreement_features import FLOOR
@@ -59,18 +59,12 @@ class Prefilter:
     @property
     def first_looks(self) -> int:
         """The number of looks before more members join: all of them without a `Schedule`."""
-        checkpoints = self.calibrated.checkpoints
-        if not isinstance(checkpoints, Schedule):
-            return len(checkpoints)
-        return checkpoints.members.count(checkpoints.members[0])
+        return self.calibrated.judged_members.count(self.first_members)
 
     @property
     def first_members(self) -> int:
         """The number of members at the first looks."""
-        checkpoints = self.calibrated.checkpoints
-        return (
-            checkpoints.members[0] if isinstance(checkpoints, Schedule) else self.calibrated.members
-        )
+        return self.calibrated.judged_members[0]
 
     @property
     def fits_gpu(self) -> bool:

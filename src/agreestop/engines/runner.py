@@ -201,6 +201,7 @@ class Runner(ABC):
         window: int,
         event: Event,
         skip: int = 0,
+        group: ArrayLike | None = None,
         any_engine: bool = False,
         any_members: bool = False,
     ) -> WatchSession:
@@ -209,13 +210,13 @@ class Runner(ABC):
         A push returns a `Detection` where the spotter's score is above its threshold, later the
         rule's `Decision` on the steps after it, else None. window and event as for `listen`. skip:
         steps after a detection that the rule does not count, as in `.after(..., skip=)`, so that
-        the rest of the event is not taken for what follows it. See
-        `agreestop.engines.watching` for what is promised.
+        the rest of the event is not taken for what follows it. group: the stream's group, for a
+        rule with groups. See `agreestop.engines.watching` for what is promised.
         """
         self._check_drawn_once()
         engine, names = self.current_engine(), self.class_names
         options = self.options(any_engine=any_engine, any_members=any_members)
-        return WatchSession(engine, spotter, rule, window, event, names, options, skip)
+        return WatchSession(engine, spotter, rule, window, event, names, options, skip, group)
 
     def _check_drawn_once(self) -> None:
         if self.fresh:

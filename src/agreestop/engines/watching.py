@@ -26,17 +26,26 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Floats, InputError, Schedule, as_array, as_count, warn_user
+from agreestop.common import Floats, InputError, as_array, as_count, warn_user
+from agreestop.common.errors import quoted
 from agreestop.decide.calibrated import (
+    BEHIND,
     CalibratedRule,
     Session,
     check_calibrated,
+    check_heard,
     check_source,
 )
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
 from agreestop.decide.scores import Scores
-from agreestop.decide.spotting import CalibratedSpotter, Detection, Recordings, check_clock
+from agreestop.decide.spotting import (
+    CalibratedSpotter,
+    Detection,
+    Recordings,
+    check_clock,
+    hash_of,
+)
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .protocol import Engine
@@ -48,14 +57,14 @@ Event = int | str | Sequence[int | str]
 def event_columns(event: Event, names: Sequence[str] | None, classes: int) -> list[int]:
     """The classes of an event, from numbers or names."""
     found = []
-    for one in [event] if isinstance(event, (int, str, np.integer)) else event:
+    for one in event if np.iterable(event) and not isinstance(event, str) else [event]:
         if isinstance(one, str):
             if names is None or one not in names:
                 known = "no names of classes are known" if names is None else f"choose of {names}"
                 raise InputError(f"event is {one!r}: {known}, or give the number of a class.")
             found.append(list(names).index(one))
         else:
-            found.append(as_count(int(one), "event", least=0))
+            found.append(as_count(one, "event", least=0))
     if not found or max(found) >= classes or len(set(found)) in (0, classes):
         raise InputError(
             f"event is {event!r} of {classes} classes: give one of them, or some but not all."
@@ -91,16 +100,30 @@ class Heard:
     spikes: bool
     names: tuple[str, ...] | None
 
-    def after(self, alarms: ArrayLike, labels: ArrayLike, *, steps: int, skip: int = 0) -> Scores:
+    def after(
+        self,
+        alarms: ArrayLike,
+        labels: ArrayLike,
+        *,
+        steps: int,
+        skip: int = 0,
+        spotter: CalibratedSpotter | None = None,
+    ) -> Scores:
         """Scores of the `steps` steps after an alarm in each recording, to calibrate a class rule.
 
         alarms (n,): the step of one alarm in each recording, -1 for none. labels (n,): the class
-        after it. skip: steps after the alarm that are left out. Recordings without an alarm, or
-        that end before the window, are left out too. The ids of the scores are those of the
-        recordings: a spotter that was calibrated on the same ones is refused by `watch`.
+        after it. skip: steps after the alarm that are left out. spotter: whose alarms these are; a
+        rule that is calibrated on the scores then knows it, and `watch` refuses another one.
+        Recordings without an alarm, or that end before the window, are left out too. The ids of the
+        scores are those of the recordings: a spotter that was calibrated on the same ones is
+        refused by `watch`.
         """
         at, truth = as_array(alarms, "alarms"), as_array(labels, "labels")
         steps, skip = as_count(steps, "steps"), as_count(skip, "skip", least=0)
+        if at.dtype.kind not in "iu":
+            raise InputError(
+                f"alarms has dtype {at.dtype}: give whole steps, as spotter.alarms returns them."
+            )
         if at.shape != (len(self.outputs),) or truth.shape != at.shape:
             raise InputError(
                 f"alarms has shape {at.shape} and labels {truth.shape} for {len(self.outputs)} "
@@ -112,14 +135,31 @@ class Heard:
             if 0 <= alarm < len(self.outputs[row]) - skip - steps
         ]
         if not used:
-            raise InputError(f"no recording has an alarm and {skip + steps} steps after it.")
+            raise InputError(
+                f"no recording has an alarm and {skip + steps} steps after it: give longer "
+                "recordings, or fewer steps."
+            )
+        if spotter is not None:
+            self._check_alarms(at, spotter)
         firsts = at + 1 + skip
         parts = np.stack([self.outputs[row][firsts[row] : firsts[row] + steps] for row in used])
         evidence = np.cumsum(parts, axis=1, dtype=np.int64) if self.spikes else parts
         times, cut = tuple(range(1, steps + 1)), self.scores.rows(np.array(used))
         known = times, self.names, cut.engine, cut.ensemble_digest, np.array(cut.ids)
-        heard = _with_skip(cut.heard, skip)
+        heard = _with_skip(cut.heard, skip, spotter)
         return Scores(log_confidence(evidence), truth[used].astype(np.int64), *known, heard=heard)
+
+    def _check_alarms(self, alarms: NDArray[Any], spotter: CalibratedSpotter) -> None:
+        """Refuse steps at which the spotter raises no alarm."""
+        check_calibrated(spotter, CalibratedSpotter)
+        check_heard("spotter", spotter.heard, self.scores.heard)
+        for row in np.flatnonzero(alarms >= 0):
+            if alarms[row] not in (own := spotter.alarms(self.scores[row])):
+                raise InputError(
+                    f"alarms: the spotter raises none at step {alarms[row]} of recording {row} "
+                    f"(its alarms: {quoted(own.tolist())}): give steps of spotter.alarms(scores), "
+                    "or the spotter that raised these."
+                )
 
 
 def listen(
@@ -133,6 +173,14 @@ def listen(
     """Run members over recordings, n arrays (T_i, ...), for a `Spotter` and for a class rule."""
     window, columns = as_count(window, "window"), event_columns(event, names, engine.classes)
     arrays = [as_array(one, f"recordings[{row}]") for row, one in enumerate(recordings)]
+    if not arrays:
+        raise InputError("recordings is empty: give a list of arrays (T_i, ...), one at least.")
+    shapes = {one.shape[1:] for one in arrays}
+    if len(shapes) > 1 or arrays[0].ndim < 2:
+        raise InputError(
+            f"recordings have steps of shapes {sorted(shapes)}: give a list of arrays (T_i, ...) "
+            "with steps of one shape, one for each recording."
+        )
     outputs: list[NDArray[Any]] = []
     for first in range(0, len(arrays), TOGETHER):
         some = arrays[first : first + TOGETHER]
@@ -148,7 +196,10 @@ def listen(
     spikes = engine.output == "spikes"
     scores = tuple(log_odds(_windowed(one, window) if spikes else one, columns) for one in outputs)
     heard = _in_words(engine, window, columns)
-    known = Recordings(scores, engine=engine.name, ensemble_digest=digest, heard=heard)
+    inputs = tuple(map(hash_of, arrays))
+    known = Recordings(
+        scores, engine=engine.name, ensemble_digest=digest, heard=heard, inputs=inputs
+    )
     return Heard(tuple(outputs), known, spikes, names)
 
 
@@ -158,8 +209,11 @@ def _in_words(engine: Engine, window: int, columns: Sequence[int]) -> str:
     return f"window={window}, {event}" if engine.output == "spikes" else event
 
 
-def _with_skip(heard: str, skip: int) -> str:
-    return f"{heard}, skip={skip}"
+def _with_skip(heard: str, skip: int, spotter: CalibratedSpotter | None) -> str:
+    words = f"{heard}, skip={skip}"
+    if spotter is None:
+        return words
+    return f"{words}{BEHIND}alarms above {spotter.threshold!r}, rest={spotter.spotter.rest}"
 
 
 def _windowed(outputs: NDArray[Any], window: int) -> NDArray[Any]:
@@ -198,10 +252,11 @@ class WatchSession:
         names: tuple[str, ...] | None = None,
         options: RunOptions = DEFAULTS,
         skip: int = 0,
+        group: ArrayLike | None = None,
     ) -> None:
         check_calibrated(spotter, CalibratedSpotter)
         check_rule(calibrated, engine, options)
-        if isinstance(calibrated.checkpoints, Schedule):
+        if calibrated.members_join:
             raise InputError(
                 "the rule has a Schedule, and members do not join a stream that runs already: give "
                 "a rule whose checkpoints are times."
@@ -223,6 +278,13 @@ class WatchSession:
         self.note = _check_heard(
             spotter, calibrated, _in_words(engine, self._window, self._columns), self._skip
         )
+        if calibrated.group_names is not None and group is None:
+            raise InputError(
+                "the rule has groups: give watch the group of this stream, group=, or calibrate "
+                "the rule without groups."
+            )
+        calibrated.find_groups(None if group is None else np.asarray(group)[None], 1)
+        self._group = group
         self._engine, self._watched, self.calibrated = engine, spotter, calibrated
         self._begin()
 
@@ -271,7 +333,8 @@ class WatchSession:
         if self._session is not None:
             return self._judge(evidence, self._session)
         if found is not None:
-            self.detection, self._session = found, Session(self.calibrated)
+            self.detection = found
+            self._session = Session(self.calibrated, group=self._group)
             self._opened[:] = evidence if self._spikes else 0
         return found
 
@@ -306,17 +369,18 @@ def _check_heard(
     """Refuse another window, event or skip than calibrated with; what no file names is noted."""
     known = {
         "spotter": (spotter.heard, heard),
-        "rule": (calibrated.heard, _with_skip(heard, skip)),
+        "rule": (calibrated.heard, _with_skip(heard, skip, spotter)),
     }
     for what, (needed, given) in known.items():
-        if needed and needed != given:
-            raise InputError(
-                f"{given} is given, and the {what} was calibrated on scores with {needed}: give "
-                f"the same, or calibrate the {what} on scores with {given}."
-            )
+        check_heard(what, needed, given)
     unknown = [what for what, (needed, _) in known.items() if not needed]
     if not unknown:
-        return ""
+        if BEHIND in calibrated.heard:
+            return ""
+        return (
+            "The rule cannot tell which spotter raised the alarms that it was calibrated after, so "
+            "this is not checked: give that spotter to .after(..., spotter=)."
+        )
     return (
         f"The {' and the '.join(unknown)} cannot tell with which window, event and skip the scores "
         "of calibration were made, so these are not checked: calibrate on what listen returns."

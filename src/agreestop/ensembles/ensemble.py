@@ -54,10 +54,10 @@ from .files import (
     OwnModules,
     check_shapes,
     fitting,
-    read_file,
+    read_tensors,
     restore_settings,
     select,
-    write_file,
+    write_tensors,
 )
 from .images import ImageTraining, reestimate_batchnorm
 from .streams import StreamTraining, kl_note
@@ -333,7 +333,7 @@ class Ensemble(Runner):
         if (rows := self.training_rows) is not None:
             tensors["training_rows"] = torch.from_numpy(rows.ids.view(np.int64))
             header["training_chance"] = rows.chance
-        write_file(path, tensors, header)
+        write_tensors(path, tensors, header)
 
     def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
         """Take over what `save` wrote; `agreestop.ensembles.load` calls this."""
@@ -589,7 +589,7 @@ def load(
     modules. A file that holds only a posterior (`posterior.safetensors`) gives a variational
     ensemble that draws new members for every input.
     """
-    tensors, header = read_file(path, "ensemble", "members", "posterior")
+    tensors, header = read_tensors(path, "ensemble", "members", "posterior")
     if header["kind"] != "ensemble":
         tensors = {f"{header['kind']}/{name}": value for name, value in tensors.items()}
         header = {

@@ -64,7 +64,7 @@ class OwnModules(InputError):
     """
 
 
-def write_file(
+def write_tensors(
     path: str | PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]
 ) -> None:
     """Write tensors and a header, which names its "kind"."""
@@ -74,7 +74,9 @@ def write_file(
         stream.write(save(whole, {HEADER: json.dumps(content)}))
 
 
-def read_file(path: str | PathLike[str], *kinds: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_tensors(
+    path: str | PathLike[str], *kinds: str
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and header of a file of one of these kinds.
 
     Refuses a file that is missing, damaged, changed or of another kind.
@@ -126,7 +128,7 @@ def save_checkpoint(
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     for index, entry in optimiser.state_dict()["state"].items():
         tensors |= {f"moments/{index}/{name}": value for name, value in entry.items()}
-    write_file(
+    write_tensors(
         path,
         tensors,
         {"kind": "checkpoint", "history": [asdict(epoch) for epoch in history], "key": key},
@@ -140,7 +142,7 @@ def load_checkpoint(
 
     A run with other settings is refused.
     """
-    tensors, header = read_file(path, "checkpoint")
+    tensors, header = read_tensors(path, "checkpoint")
     state: dict[int, dict[str, Tensor]] = {}
     with fitting(path, "remove it, and training starts again"):
         others = [name for name, value in key.items() if dict(header["key"])[name] != value]
@@ -169,7 +171,7 @@ def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def save_members(path: str | PathLike[str], network: SpikingNetwork) -> None:
     """Save the K members of an ensemble, ready to run."""
-    write_file(path, network.state_dict(), {"kind": "members", **network_settings(network)})
+    write_tensors(path, network.state_dict(), {"kind": "members", **network_settings(network)})
 
 
 @contextmanager

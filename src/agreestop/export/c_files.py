@@ -106,7 +106,7 @@ def to_c(
     events = None if inputs is None else as_events(inputs, shape, steps)
     names = exported.names(None if events is None else events.classes)
     contents = exported.contents(RUN, names)
-    check = Check()
+    check = NearTies()
     if events is not None:
         contents["inputs.bin"] = _inputs_file(events, steps)
         scores = score_in_batches(ensemble, events, steps)
@@ -147,7 +147,7 @@ class ExportedParts:
         return sources_of((*NETWORK, *sources)) | {name: one.encode() for name, one in text.items()}
 
     def made(
-        self, contents: dict[str, bytes], names: Sequence[str], check: "Check", ram: int
+        self, contents: dict[str, bytes], names: Sequence[str], check: "NearTies", ram: int
     ) -> CExport:
         """What was written; ram: static memory besides that of the rule."""
         words = sum(len(name.encode()) + 5 for name in names)
@@ -249,7 +249,7 @@ def defines(guard: str, values: Mapping[str, int | str]) -> str:
 
 
 @dataclass(frozen=True)
-class Check:
+class NearTies:
     """How near decisions came to others, as in `CExport`."""
 
     inputs: int = 0
@@ -311,7 +311,7 @@ def score_in_batches(
 
 def check_decisions(
     rule: CalibratedRule, known: ExportedRule, batches: Sequence[Scores]
-) -> tuple[Decisions, Check]:
+) -> tuple[Decisions, NearTies]:
     """The decisions of Python, and how near they came to others."""
     parts, near, ties, rounded = [], np.inf, 0, 0
     for scores in batches:
@@ -328,7 +328,7 @@ def check_decisions(
         np.concatenate([getattr(part, name) for part in parts]) for name in ("stop_index", "sets")
     )
     decisions = Decisions(stops, sets, rule.checkpoints)
-    return decisions, Check(len(decisions), float(near), ties, rounded)
+    return decisions, NearTies(len(decisions), float(near), ties, rounded)
 
 
 def _distances(known: ExportedRule, index: int, values: Floats) -> tuple[float, int, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agreestop.common import Floats, InputError, Integers, Schedule
+from agreestop.common import Floats, InputError, Integers
 from agreestop.decide.calibrated import CalibratedRule
 
 
@@ -87,13 +87,11 @@ def exported_rule(calibrated: CalibratedRule) -> ExportedRule:
             "a rule for each group."
         )
     plain = calibrated.rule.plain(calibrated.policy)
-    everybody = [calibrated.members] * len(given)
-    members = given.members if isinstance(given, Schedule) else everybody
     fill = plain.log_trim == -np.inf
     return ExportedRule(
         KINDS[plain.kind],
         np.array(given, np.int64),
-        np.array(members, np.int64),
+        np.array(calibrated.judged_members, np.int64),
         min(calibrated.rule.max_set_size, calibrated.classes),
         plain.exponent,
         plain.temperatures,

@@ -34,8 +34,8 @@ from .c_files import (
     TIED,
     WATCH,
     CExport,
-    Check,
     ExportedParts,
+    NearTies,
     check_decisions,
     check_folder,
     csv_bytes,
@@ -109,7 +109,7 @@ def watch_to_c(
     contents["spotter_data.h"] = _spotter_text(
         spotter, window, skip, columns, rule.classes, note
     ).encode()
-    check = Check()
+    check = NearTies()
     if streams is not None:
         contents["inputs.bin"] = _streams_file(streams)
         found = [_watched(ensemble.watch(spotter, rule, **how, **allowed), one) for one in streams]
@@ -204,7 +204,7 @@ def _check(
     exported: ExportedParts,
     heard: Heard,
     skip: int,
-) -> Check:
+) -> NearTies:
     """How near scores came to the spotter's threshold outside its rests, and risks of complete
     windows to the rule's.
     """
@@ -224,8 +224,8 @@ def _check(
         if ((at >= 0) & (at < ends)).any():
             nothing = np.zeros(len(at), np.int64)
             windows.append(heard.after(at, nothing, steps=exported.steps, skip=skip))
-    ruled = check_decisions(rule, exported.known, windows)[1] if windows else Check()
+    ruled = check_decisions(rule, exported.known, windows)[1] if windows else NearTies()
     nearest = min(distances[~tied].min(initial=np.inf), ruled.nearest or np.inf)
     rounded = int(np.count_nonzero(tied & (distances > 0)))
     ties = int(np.count_nonzero(tied)) + ruled.ties
-    return Check(len(heard.scores), float(nearest), ties, rounded + ruled.rounded)
+    return NearTies(len(heard.scores), float(nearest), ties, rounded + ruled.rounded)

@@ -84,7 +84,7 @@ class Convolution(nn.Module):
 
 
 @final
-class Pool(nn.Module):
+class SumPool(nn.Module):
     """The sum over windows of (channels, height, width), or its average, in which zeros of the
     padding count.
     """

@@ -43,7 +43,7 @@ REPEATS, LEAST_ROWS, MOST_CALIBRATION = 30, 60, 1000
 TITLES = ("rule", "samples", "cost", "agreement", "right")
 BETA, WINDOW, LEAD = 0.05, 5, 3
 
-Record = dict[str, Any]
+AnswerRecord = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ def first_stop(ready: Booleans) -> Integers:
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
+class QuestionPool:
     """Evidence of all rows for one risk, which is read once."""
 
     rule: AgreeStop
@@ -147,7 +147,7 @@ def measure_answers(
     n_calibration: int | None = None,
     seed: int = 0,
     progress: ProgressCallback = no_progress,
-) -> list[Record]:
+) -> list[AnswerRecord]:
     """A record for each rule and target: means over divisions, with the range of 95 % of them."""
     if len(answers) < LEAST_ROWS:
         raise InputError(f"there are {len(answers)} questions: a report needs {LEAST_ROWS}.")
@@ -155,7 +155,7 @@ def measure_answers(
     if as_count(n, "n_calibration") >= len(answers):
         raise InputError(f"n_calibration is {n} of {len(answers)} questions: leave some to test.")
     replay = Replay.of(answers)
-    pool, stops = Pool.of(VoteRisk(), replay), replay.published()
+    pool, stops = QuestionPool.of(VoteRisk(), replay), replay.published()
     targets = [one for one in TARGETS if n >= replace(pool.rule, target=one).examples_needed()]
     found: dict[tuple[str, Any], list[dict[str, float]]] = {}
     for draw, (calibration, test) in enumerate(divisions(len(answers), n, REPEATS, seed)):
@@ -184,7 +184,7 @@ def _spreads(figures: dict[str, Floats]) -> dict[str, Estimate]:
     return found
 
 
-def table_of_answers(records: list[Record]) -> list[tuple[str, ...]]:
+def table_of_answers(records: list[AnswerRecord]) -> list[tuple[str, ...]]:
     """A row of text for each rule, as `TITLES` say."""
     rows: list[tuple[str, ...]] = []
     for one in records:
@@ -203,7 +203,7 @@ OURS, PEERS, MUTED = "#0072B2", "#7A7A7A", "#B0B0B0"
 MARKS, SIZE = "v^<>DPX", (7.5, 4.6)
 
 
-def agreement_panel(records: list[Record]) -> Panel:
+def agreement_panel(records: list[AnswerRecord]) -> Panel:
     """Agreement against samples: a line for rules with targets, marks for others."""
     words = "; ".join(
         f"{name}: {agreement} with {samples} samples"
@@ -213,14 +213,14 @@ def agreement_panel(records: list[Record]) -> Panel:
     return Panel(heading, f"{heading}. {words}", SIZE, partial(_draw_agreement, records))
 
 
-def draw_agreement(records: list[Record], title: str) -> Figure:
+def draw_agreement(records: list[AnswerRecord], title: str) -> Figure:
     """The figure of `agreement_panel`, with a title."""
     figure = agreement_panel(records).figure()
     figure.axes[0].set_title(title, fontsize=10)
     return figure
 
 
-def _draw_agreement(records: list[Record], figure: Figure | SubFigure) -> None:
+def _draw_agreement(records: list[AnswerRecord], figure: Figure | SubFigure) -> None:
     axes, marks = figure.subplots(), iter(MARKS)
     styles = iter([("o-", OURS), ("s-", "#56B4E9"), ("x:", "#555555")])
     most = 1.0
@@ -243,7 +243,7 @@ def _draw_agreement(records: list[Record], figure: Figure | SubFigure) -> None:
     axes.grid(alpha=0.25)
 
 
-def write_answers_page(records: list[Record], path: Path, name: str) -> Path:
+def write_answers_page(records: list[AnswerRecord], path: Path, name: str) -> Path:
     """Write table and figure as one HTML page that loads nothing."""
     notes = (
         f"Means over {REPEATS} random divisions into calibration and test questions, and between "

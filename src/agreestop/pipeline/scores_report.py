@@ -17,12 +17,12 @@ from agreestop.common import (
     InputError,
     Integers,
     ProgressCallback,
-    Schedule,
     Stages,
     as_count,
     as_max_set_size,
     as_seed,
     check_writable,
+    joined_members,
     needs,
     no_progress,
 )
@@ -133,7 +133,7 @@ def report_scores(
             f"{name} hold no labels: a report compares answers with labels; give scores with one "
             "label for each input."
         )
-    if isinstance(data.times, Schedule):
+    if joined_members(data.times):
         raise InputError(
             f"{name} are at the looks of a schedule: give the scores of all members at each time."
         )

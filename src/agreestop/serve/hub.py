@@ -34,7 +34,7 @@ from agreestop.engines.early_stopping import DEFAULTS, RunOptions
 from agreestop.engines.live_batch import LiveBatch
 from agreestop.engines.protocol import Engine
 
-from .journal import Journal, Record
+from .journal import Entry, Journal
 from .limits import Limits
 from .metrics import Metrics
 from .offers import Offer
@@ -55,7 +55,7 @@ from .protocol import (
     write,
     write_decision,
 )
-from .sessions import MESSAGE_COST, Computing, Connection, Progress, Result, Session, Work
+from .sessions import MESSAGE_COST, Computing, Connection, Progress, Result, ServedSession, Work
 from .streams import Streams
 from .watch import Watch
 
@@ -304,7 +304,7 @@ class Hub:
             )
         if refused:
             raise BadMessage(refused, message.session)
-        session = Session(connection, message.session, self._number)
+        session = ServedSession(connection, message.session, self._number)
         self._number += 1
         self.sessions += 1
         self.metrics.opened += 1
@@ -336,7 +336,7 @@ class Hub:
 
     def _queue(
         self,
-        session: Session,
+        session: ServedSession,
         message: Message,
         cost: int = 0,
         next_step: int = 0,
@@ -440,7 +440,7 @@ class Hub:
         """
         decided: list[tuple[str, Decision]] = []
         skipped: list[tuple[int, float | None]] = []
-        records: list[Record] = []  # for the log
+        records: list[Entry] = []  # for the log
         now = perf_counter()
         for one, result in zip(work, results, strict=True):
             session, connection = one.session, one.session.connection
@@ -514,7 +514,7 @@ class Hub:
         self,
         decided: list[tuple[str, Decision]],
         skipped: list[tuple[int, float | None]],
-        records: list[Record],
+        records: list[Entry],
     ) -> None:
         """Tell the monitor and the log; in their thread."""
         alarms: list[Alarm] = []
@@ -540,7 +540,7 @@ class Hub:
         journal.write([{"event": "end"}])
         journal.close()
 
-    def _log(self, records: list[Record], alarms: list[Alarm]) -> None:
+    def _log(self, records: list[Entry], alarms: list[Alarm]) -> None:
         """Write records to the log, and the alarms that they raised."""
         if self._journal is None or not (records or alarms):
             return

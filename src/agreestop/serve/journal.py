@@ -20,7 +20,7 @@ from agreestop.common import InputError, as_count, file_lock
 
 from .protocol import write
 
-Record = dict[str, Any]
+Entry = dict[str, Any]
 log = logging.getLogger("agreestop.serve")
 
 
@@ -51,7 +51,7 @@ class Journal:
             held.callback(lambda: self._file.close())
             self._held = held.pop_all()
 
-    def write(self, records: Sequence[Record]) -> bool:
+    def write(self, records: Sequence[Entry]) -> bool:
         """Append records, each with the time of now. False if they could not be written."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         if self.lost:

@@ -38,7 +38,7 @@ class Connection:
     """
 
     def __init__(self, limits: Limits, abort: Callable[[], object]) -> None:
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, ServedSession] = {}
         self.work: deque[Work] = deque()
         self.outbox: deque[str | tuple[int, str]] = deque()
         self._filled = asyncio.Event()
@@ -86,7 +86,7 @@ class Connection:
 
 
 @final
-class Session:
+class ServedSession:
     """One input of a client.
 
     `step` is the number of the next step, `seen` the time of the last push, `began` the time of the
@@ -123,7 +123,7 @@ class Work:
     stream without an end.
     """
 
-    session: Session
+    session: ServedSession
     message: Message
     units: int = 1
     cost: int = 0
@@ -223,7 +223,7 @@ class Computing:
                 one.reason = f"{one.reason} {row.note}".strip()
         return results
 
-    def _begin(self, session: Session, message: Open) -> InputError | None:
+    def _begin(self, session: ServedSession, message: Open) -> InputError | None:
         try:
             session.row = self._batch.open(session.number, message.group, fresh=True)
         except InputError as error:

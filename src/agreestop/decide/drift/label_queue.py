@@ -50,7 +50,7 @@ FINAL_LABEL = "the class that the ensemble itself answers best at the last check
 
 Given = Decision | Decisions | str | int
 """How `update` gets a decision: the object, its key, or its number."""
-Found = tuple[int, float]
+Turn = tuple[int, float]
 """An input whose turn has come: its position and its first risk, nan where it is not known."""
 Ready = tuple[int, bool | None]
 """An input that is processed now: its position, and whether it missed; None if nobody will know."""
@@ -144,7 +144,7 @@ class LabelQueue:
         self.observed = self.processed = self.dropped = 0
         self.start = self.next = self.opened[0]
         self._labels = 0  # labels that wait for an earlier one
-        self._found: list[Found] = []  # inputs whose turn has come since the last `take`
+        self._found: list[Turn] = []  # inputs whose turn has come since the last `take`
         self._held: dict[int, Waiting] = {}  # by number: inputs that came before their turn
         self._waiting: dict[int, Waiting] = {}  # by position
         self._names: dict[str | int, Waiting] = {}  # by key and by number: inputs without a label
@@ -391,7 +391,7 @@ class LabelQueue:
         number = -1 if decision.number is None else decision.number
         return Waiting(self._answer(decision), as_risk(decision.first_risk), key, number)
 
-    def take(self) -> tuple[list[Found], list[Ready]]:
+    def take(self) -> tuple[list[Turn], list[Ready]]:
         """Return the inputs whose turn has come since the last call, and those to process now."""
         found, self._found = self._found, []
         ready: list[Ready] = []

@@ -7,14 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers, Schedule, as_count, columns_of
-from agreestop.common.estimates import Estimate
+from agreestop.common import Booleans, Floats, InputError, Integers, as_count, columns_of
+from agreestop.common.estimates import Estimate, student_quantile
 from agreestop.common.levels import Rounding, Target
 
 from ..checkpoints import Conditions, LabelledEvidence, run_policy
@@ -206,20 +205,6 @@ def _pool_figures(rows: list[Estimate]) -> PoolFigures:
     """From the rows of `Splits._all_figures`."""
     coverage, kept, latency, size, *work = rows
     return PoolFigures(coverage, latency, size, kept, *work)
-
-
-def student_quantile(confidence: float, freedom: float) -> float:
-    """The quantile of Student's distribution for a two-sided interval.
-
-    From 3 degrees of freedom on it is right to the second digit.
-    """
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
 def _skewed(
@@ -438,8 +423,7 @@ def split_figures(
     times = np.array(rule.checkpoints, dtype=np.float64)
     clock, figures, works = times / times[-1], np.empty((3, repeats)), np.empty(repeats)
     kepts = np.empty(repeats)
-    schedule = rule.checkpoints
-    joined = schedule.members if isinstance(schedule, Schedule) else members
+    joined = rule.joined_members or members
     costs = None if joined is None else times * joined
     least, labels = float(not rule.terms.numbers), pool.examples.labels
     for repeat, run in enumerate(realisations(rule, pool, n_calibration, repeats, seed, out)):

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, Schedule, columns_of, is_number
+from agreestop.common import Booleans, Floats, InputError, columns_of, is_number
 
 from ..answers import Answers, VoteRisk
 from ..calibrated import CalibratedRule
@@ -374,10 +374,10 @@ class _Bench:
     @cached_property
     def loads(self) -> Floats:
         """The share t·k/(T·K) of all work at the checkpoints; t/T without a schedule."""
-        checkpoints = self.rule.checkpoints
-        if not isinstance(checkpoints, Schedule):
+        joined = self.rule.joined_members
+        if joined is None:
             return self.latencies
-        return self.latencies * np.array(checkpoints.members) / self.data.log_confidence.shape[2]
+        return self.latencies * np.array(joined) / self.data.log_confidence.shape[2]
 
     def crossfit(self, fit: Fit) -> Evidence:
         """Evidence (n, M, ...) of every row under a fit on the other half of the rows."""

@@ -27,9 +27,9 @@ from agreestop.networks.graphs import (
     Convolution,
     GraphNetwork,
     Integrator,
-    Pool,
     Reshape,
     Scale,
+    SumPool,
 )
 
 from .layout import LayerPlan, load_kernels
@@ -318,7 +318,7 @@ def _kernel(
             columns = slice(group * weight.shape[1], (group + 1) * weight.shape[1])
             dense[rows, columns, :: part.dilation[0], :: part.dilation[1]] = weight[rows]
         return dense, part.stride, (part.padding[0], part.padding[2])
-    if isinstance(part, Pool):
+    if isinstance(part, SumPool):
         window = torch.full(
             part.size, 1 / math.prod(part.size) if part.average else 1.0, dtype=torch.float64
         )
