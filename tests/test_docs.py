@@ -15,6 +15,8 @@ import pytest
 
 import agreestop as ag
 
+from .scripts import lines_of_code
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -86,12 +88,6 @@ def test_the_blocks_of_the_guide_run(number: int, folder: Path) -> None:
     printed = run_code(BLOCKS[number], folder)
     if "stopped at" in BLOCKS[number]:
         assert re.search(r"stopped at \d+ with classes \(", printed)
-
-
-def lines_of_code(code: str) -> int:
-    """Lines of a script without its docstring, the text between its parts, and empty lines."""
-    lines = code.split('"""', 2)[2].splitlines()
-    return len([line for line in lines if line and not line.startswith("#")])
 
 
 # the main job on a file of one's own, which the tests of the command line run too

@@ -583,7 +583,7 @@ def test_tuning_that_does_not_help_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(
-        "agreestop.cli.calibrate.tune",
+        "agreestop.cli.tuning.tune",
         lambda rule, *_, **__: ag.Tuned(rule, (Trial("x", 1.0, 1.0),), "It did not help."),
     )
     words = ("--tuning", folder / "tuning.npz", "-o", tmp_path / "rule")
@@ -1349,7 +1349,7 @@ def test_files_are_checked_before_the_work(
 
     wrong = tmp_path / "wrong"
     wrong.write_text("x\ny\n")
-    monkeypatch.setattr("agreestop.cli.calibrate.tune", work)
+    monkeypatch.setattr("agreestop.cli.tuning.tune", work)
     for option, more in (
         ("--groups", ()),
         ("--weights", ("--max-weight", 2)),

@@ -106,6 +106,15 @@ def test_copied_rows_are_noted() -> None:
     assert not any("copies" in note for note in RULE.calibrate(counts).notes)
 
 
+def test_hashes_of_inputs_tell_whether_rows_are_copies() -> None:
+    """Different inputs may have equal scores, where networks rarely spike."""
+    alike, hashes = CALIBRATION.rows(np.arange(300) % 200), np.arange(300, dtype=np.uint64)
+    assert RULE.calibrate(replace(alike, ids=hashes)).notes == ()
+    for same in (hashes % 200, np.arange(300)):  # a number of one's own says nothing
+        (note,) = RULE.calibrate(replace(alike, ids=same)).notes
+        assert "100 of the 300 calibration rows are copies" in note
+
+
 def test_a_target_that_looks_like_a_share_of_misses_is_noted() -> None:
     (note,) = ag.AgreeStop(0.1, range(1, 11), 1).calibrate(CALIBRATION).notes
     assert "give 0.9" in note

@@ -137,7 +137,7 @@ def test_the_page_shows_people_and_depths(quick: None, tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     for words in (
         'id="new-people"',
-        "new people under 80%",
+        "new people under 80\xa0%",
         "nine in ten new people",
         'id="coarse-first"',
         "1: left, right",

@@ -217,7 +217,7 @@ def calibrate_reduced(
         weighted=joined.weighted,
     )
     calibrated = calibrated.noting(
-        rows_copied(joined.sketches, len(rule.checkpoints)), _low_target(terms)
+        rows_copied(joined.sketches, len(rule.checkpoints), joined.ids), _low_target(terms)
     )
     if not by_class or not terms.has_classes:
         return calibrated

@@ -616,18 +616,23 @@ def _binomial_excess(count: int, trials: int, p: float) -> bool:
     return trials * distance >= -math.log(RARE)
 
 
-def rows_copied(sketches: Sketches | None, checkpoints: int) -> str:
+def rows_copied(sketches: Sketches | None, checkpoints: int, ids: NDArray[Any] | None) -> str:
     """A sentence if many rows (n, NUMBERS) stand several times, as after oversampling.
 
-    Copies are alike at all checkpoints. Of rows that are alike by chance at the last one, such as
-    counts of few spikes, most were different before.
+    Where the ids are hashes of the inputs, they tell. Else copies are alike at all checkpoints. Of
+    rows that are alike by chance at the last one, such as counts of few spikes, most were different
+    before.
     """
     parts = min(CHECKPOINTS, checkpoints)
-    if sketches is None or parts < 2:
+    if sketches is None or parts < 2 or len(sketches) < LEAST_INPUTS:
         return ""
     n = len(sketches)
-    copies, at_end = n - _different(sketches), sketches[:, parts - 1 :: parts]
-    if copies < LEAST_COPIED * n or n - _different(at_end) > MOST_ALIKE * copies:
+    if ids is not None and kind_of_ids(ids) == "hash":
+        copies = alike_at_end = n - len(np.unique(ids))
+    else:
+        copies = n - _different(sketches)
+        alike_at_end = n - _different(sketches[:, parts - 1 :: parts])
+    if copies < LEAST_COPIED * n or alike_at_end > MOST_ALIKE * copies:
         return ""
     return (
         f"{copies} of the {n} calibration rows are copies of others, which new inputs are "

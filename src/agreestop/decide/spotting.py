@@ -50,6 +50,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from numbers import Real
 from os import PathLike
 from typing import Any, Self
 
@@ -66,7 +67,6 @@ from agreestop.common import (
     as_count,
     as_floats,
     as_row_names,
-    is_number,
     read_npz,
     read_text,
     warn_user,
@@ -950,7 +950,7 @@ class CalibratedSpotter(KeptInFiles):
 
     def with_threshold(self, threshold: float) -> Self:
         """The spotter with another threshold, which carries no promise unless it is stricter."""
-        if not is_number(threshold) or math.isnan(threshold):
+        if not isinstance(threshold, Real) or math.isnan(threshold):
             raise InputError(f"threshold is {quoted(threshold)}: give a number.")
         return replace(self, threshold=threshold)
 

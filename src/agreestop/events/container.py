@@ -44,6 +44,7 @@ from agreestop.common import (
     mix,
     write_npz,
 )
+from agreestop.common.errors import quoted
 
 RowIndex: TypeAlias = int | slice | Sequence[int] | Sequence[bool] | NDArray[Any]
 
@@ -498,8 +499,8 @@ def as_input_shape(shape: Sequence[int]) -> tuple[int, ...]:
         for size, least in zip(sizes, (0, *[1] * len(sizes)), strict=False)
     ):
         raise InputError(
-            f"inputs has shape {sizes or shape}: (n, T, ...) is needed, with at least one step and "
-            "no axis of length 0."
+            f"inputs has shape {quoted(sizes or shape)}: (n, T, ...) is needed, with at least one "
+            "step and no axis of length 0."
         )
     if math.prod(sizes[1:]) * max(1, sizes[0]) >= MOST_CELLS:
         raise InputError(

@@ -13,6 +13,7 @@ drift(monitor)                the evidence of a drift monitor; the threshold or 
 Each takes `axes`, the current ones if none are given, and returns them.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -206,7 +207,8 @@ def spotting(
     axes.axvline(promised, color="black", linestyle="--", linewidth=1)
     counted = f"at most {spotter.spotter.cap} of each recording counted"
     axes.set(xlabel=f"false alarms {'an' if per == 'hour' else 'a'} {per}, {counted}")
-    right = min(max(REACH * promised, own.capped.high), max(float(one.capped) for one in points))
+    most = max(float(one.capped) for one in points)
+    right = min(max(REACH * promised, own.capped.high), most or math.inf)
     axes.set(ylabel="found", xlim=(-0.02 * right, 1.02 * right))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     tidy(axes)
