@@ -7,24 +7,32 @@ The reference is a fixed mixture of numpy and Python, so a ratio hardly depends 
 its other work. `python -m benchmarks check --store` writes results/bench/check.json, and `--add`
 only the ratios of new workloads. Without them, a workload whose ratio is below 0.8 of the stored
 one fails.
+
+`python -m benchmarks check --previous FOLDER` times the same workloads in two processes in turn,
+this version and a checkout of an older one, and writes results/bench/versions.json.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+from numpy.typing import NDArray
 
 import agreestop as ag
 from agreestop.common import InputError, read_file
 from agreestop.engines.live_batch import LiveBatch, Push, Steps
 
-from .results import describe_run, write_results
+from .records import OURS
+from .results import describe_run, version_of, write_results
+from .workers import MARK, ROOT, System, in_turn, older_version
 
 LEAST = 0.8
 """A share of the stored ratio."""
@@ -44,19 +52,29 @@ def reference() -> float:
     return total
 
 
-def workloads() -> dict[str, Work]:
-    """What users wait for: the rules on scores, and the event-driven engine on events."""
-    rng = np.random.default_rng(0)
+def example_inputs() -> NDArray[np.bool_]:
+    """Inputs that train, calibrate and test the members of the workloads."""
+    return np.random.default_rng(0).random((160, STEPS, 2, 12, 12)) < 0.03
+
+
+def trained(x: NDArray[np.bool_]) -> ag.ensembles.Ensemble:
+    """The members of the workloads."""
+    network = ag.networks.FullyConnected(x.shape[2:], 10, hidden=(256,))
+    ensemble = ag.ensembles.DeepEnsemble(network, members=MEMBERS, device="cpu")
+    return ensemble.fit(x[:60], np.arange(60) % 10, epochs=1, progress=False)
+
+
+def workloads(members: Path | None = None) -> dict[str, Work]:
+    """What users wait for: the rules on scores, and the event-driven engine on events; `members`
+    names a file of members, else they are trained.
+    """
+    x = example_inputs()
+    ensemble = trained(x) if members is None else ag.ensembles.load(members)
     rule = ag.AgreeStop(0.9, range(1, STEPS + 1), 1)
     examples, more = (
         ag.simulate_scores(n, steps=STEPS, K=MEMBERS, C=10, seed=n, pace=4.0) for n in (500, 2000)
     )
     calibrated = rule.calibrate(examples)
-    x = rng.random((160, STEPS, 2, 12, 12)) < 0.03
-    network = ag.networks.FullyConnected(x.shape[2:], 10, hidden=(256,))
-    ensemble = ag.ensembles.DeepEnsemble(network, members=MEMBERS, device="cpu").fit(
-        x[:60], np.arange(60) % 10, epochs=1, progress=False
-    )
     watched = rule.calibrate(ensemble.score(x[60:110]), "final")
     frames = [np.flatnonzero(step) for step in x[110]]
 
@@ -140,6 +158,55 @@ def store(
     return ratios
 
 
+def compare(previous: Path, output: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """For each workload that the older version can run, the fastest seconds of both, and by how
+    much this version is faster; also written to a JSON file.
+    """
+    ours = System(OURS, version_of(OURS), "this version", sys.executable, ROOT / "src")
+    found = [ours, older_version(OURS, sys.executable, previous)]
+    with TemporaryDirectory() as folder:
+        trained(example_inputs()).save(Path(folder) / "members")
+        times = in_turn(
+            "benchmarks.check",
+            found,
+            Path(folder),
+            list(workloads(Path(folder) / "members")),
+            rounds,
+        )
+    best = {
+        name: [min(one["seconds"] for one in rounds_of) for rounds_of in both]
+        for name, both in times.items()
+    }
+    compared = {
+        name: {"seconds": now, "seconds_before": before, "ratio": before / now}
+        for name, (now, before) in best.items()
+        if math.isfinite(before)
+    }
+    about = {**describe_run(), "previous": found[1].version, "rounds": rounds}
+    write_results(output, {**about, "workloads": compared})
+    return compared
+
+
+def seconds_of(works: Mapping[str, Work], name: str) -> float:
+    """How long one call takes; infinity where an older version lacks what it calls."""
+    begin = time.perf_counter()
+    try:
+        works[name]()
+    except (AttributeError, TypeError):
+        return math.inf
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    """One version: seconds of a workload whenever a line names it."""
+    works = workloads(Path(sys.argv[1]) / "members")
+    for name in works:
+        seconds_of(works, name)  # compiles and loads
+    for line in sys.stdin:
+        found = {"seconds": seconds_of(works, line.strip())}
+        print(f"{MARK}{json.dumps(found)}", flush=True)
+
+
 def check(
     works: Mapping[str, Work],
     stored: Mapping[str, float],
@@ -167,3 +234,7 @@ def check(
             f"speed{' - too slow' if name in slow else ''}"
         )
     return slow
+
+
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,9 @@ from .records import OURS, BenchRecord, load_benchmark
 
 File = Annotated[Path, typer.Option("-o", "--output", help="File.")]
 Repeats = Annotated[int, typer.Option(help="How often each measurement is repeated.")]
+Previous = Annotated[
+    Path | None, typer.Option(help="A checkout of an older version, to time beside this one.")
+]
 
 
 def bench(
@@ -175,6 +178,7 @@ def cluster(
 def serve(
     sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 1000,
     rounds: Repeats = 3,
+    previous: Previous = None,
     output: File = Path("results/serve/load.json"),
 ) -> None:
     """Load the server with many sessions at once, and compare every decision with the engine's;
@@ -182,7 +186,7 @@ def serve(
     """
     from .serve import run_serve
 
-    found = run_serve(sessions, rounds, output)
+    found = run_serve(sessions, rounds, output, previous)
     for name, rate in found["session_steps_a_second"].items():
         p50, p99 = found["push_to_decision_ms"][name]
         out.print(
@@ -190,6 +194,13 @@ def serve(
             f"{p99:.1f} ms"
         )
     out.print(f"{found['decisions']} decisions, {found['lost']} lost, {found['wrong']} wrong")
+    if "previous" in found:
+        for name in found["session_steps_a_second"]:
+            ratio = (
+                found["session_steps_a_second"][name]
+                / found["previous"]["session_steps_a_second"][name]
+            )
+            out.print(f"{name}: {ratio:.2f} times the speed of {found['previous']['version']}")
     show_written(output)
 
 
@@ -444,9 +455,7 @@ def live(
     ] = None,
     inputs: Annotated[int, typer.Option(help="Inputs in each round.")] = 40,
     rounds: Repeats = 15,
-    previous: Annotated[
-        Path | None, typer.Option(help="A checkout of an older version, to time beside this one.")
-    ] = None,
+    previous: Previous = None,
     python: Annotated[
         Path | None,
         typer.Option(
@@ -483,11 +492,31 @@ def check(
         bool,
         typer.Option("--add", help="Write ratios of workloads that have none; the others stay."),
     ] = False,
-    output: File = Path("results/bench/check.json"),
+    previous: Previous = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="File.  [default: results/bench/check.json; versions.json with --previous]",
+        ),
+    ] = None,
 ) -> None:
-    """Fail where a key workload is slower than 0.8 of the stored ratio to a reference workload."""
+    """Fail where a key workload is slower than 0.8 of the stored ratio to a reference workload, or
+    with --previous than 0.8 of an older version.
+    """
     from . import check as gate
 
+    if previous is not None:
+        output = output or Path("results/bench/versions.json")
+        found = gate.compare(previous, output, rounds)
+        for name, times in found.items():
+            say(f"{name}: {times['ratio']:.2f} times the speed of the older version")
+        show_written(output)
+        if min(times["ratio"] for times in found.values()) < gate.LEAST:
+            raise typer.Exit(1)
+        return
+    output = output or Path("results/bench/check.json")
     if store or add:
         gate.store(gate.workloads(), output, rounds, gate.stored_ratios(output) if add else None)
         show_written(output)

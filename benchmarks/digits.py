@@ -8,16 +8,19 @@ from typing import Any
 import agreestop as ag
 from agreestop.decide.calibrated import CalibratedRule
 
+from .workers import stopping_rule
+
 MEMBERS, HIDDEN, EPOCHS, N_CALIBRATION = 6, 256, 2, 200
 
 
 @dataclass(frozen=True, eq=False)
 class DigitsStudy:
-    """Members, a rule calibrated on the first inputs of the pool, and the other inputs of
-    the pool.
+    """Members, a rule calibrated on the scores of the first inputs of the pool, and the other
+    inputs of the pool.
     """
 
     ensemble: Any
+    scores: ag.Scores
     rule: CalibratedRule
     inputs: Any
 
@@ -33,5 +36,6 @@ class DigitsStudy:
         known = ensemble.score(
             pool.rows(slice(0, N_CALIBRATION)).inputs, pool.labels[:N_CALIBRATION]
         )
-        rule = ag.AgreeStop(0.9, range(1, pool.steps + 1), 1).calibrate(known)
-        return cls(ensemble, rule, pool.rows(slice(N_CALIBRATION, None)).inputs)
+        return cls(
+            ensemble, known, stopping_rule(known), pool.rows(slice(N_CALIBRATION, None)).inputs
+        )

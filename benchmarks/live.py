@@ -19,31 +19,25 @@ have no rule: they get ours in numpy.
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
 import agreestop as ag
-from agreestop.common import InputError
 
-from .live_worker import MARK
 from .peers import PEERS
 from .records import OURS, RATE, STEP, BenchRecord, compared, save_benchmark
 from .results import busy_cores, describe_run, version_of
+from .workers import ROOT, System, in_turn, older_version, stopping_rule
 
 MEMBERS, CALIBRATION = 6, 200
 INPUT = "µs/input"
 UNITS = {"steps": INPUT, "input": INPUT, "batch": RATE}
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -58,19 +52,6 @@ class LiveSettings:
     epochs: int = 2
     previous: Path | None = None
     python: Path | None = None
-
-
-@dataclass(frozen=True)
-class LiveSystem:
-    """A process to time: what its records are called, its interpreter, and where it finds
-    agreestop.
-    """
-
-    name: str
-    version: str
-    form: str
-    python: str
-    source: Path
 
 
 def name_of(hidden: int) -> str:
@@ -95,126 +76,66 @@ def prepare(settings: LiveSettings, folder: Path) -> None:
         ensemble.fit(
             data.training.inputs, data.training.labels, epochs=settings.epochs, progress=False
         )
-        rule = ag.AgreeStop(0.9, range(1, data.pool.steps + 1), 1).calibrate(
-            ensemble.score(x[:CALIBRATION], y[:CALIBRATION])
-        )
+        scores = ensemble.score(x[:CALIBRATION], y[:CALIBRATION])
+        rule = stopping_rule(scores)
         ends = ensemble.decide(rule, chosen).decisions.stop_time
         place = folder / name_of(hidden)
         place.mkdir()
         ensemble.save(place / "members")
-        rule.save(place / "rule")
+        ag.save_scores(place / "scores.npz", scores)
         np.savez(place / "inputs.npz", x=chosen, ends=ends, limit=rule.thresholds[0])
 
 
-def systems(settings: LiveSettings) -> tuple[list[LiveSystem], str]:
+def systems(settings: LiveSettings) -> tuple[list[System], str]:
     """This version, the older one, and the peers that can be imported; a sentence about what is
     missing.
     """
     ours, python = version_of("agreestop"), str(settings.python or sys.executable)
-    found = [LiveSystem(OURS, ours, "this version", sys.executable, ROOT / "src")]
+    found = [System(OURS, ours, "this version", sys.executable, ROOT / "src")]
     missing = []
     if settings.previous is None:
         missing.append("an older version (give --previous FOLDER)")
-    elif not (settings.previous / "src" / "agreestop").is_dir():
-        raise InputError(
-            f"previous is {settings.previous}, which holds no src/agreestop: give a checkout of an "
-            "older version."
-        )
     else:
-        words = ["git", "-C", str(settings.previous), "rev-parse", "--short", "HEAD"]
-        commit = (
-            subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
-            or "older"
-        )
-        found.append(LiveSystem(OURS, commit, "before", sys.executable, settings.previous / "src"))
+        found.append(older_version(OURS, sys.executable, settings.previous))
     for peer in PEERS:
         code = (
             "from benchmarks.peers import PEERS, find_peers; p = [p for p in PEERS if p.name "
             f"== {peer.name!r}]; "
         )
         code += "print(p[0].version) if find_peers(p).peers else exit(1)"
-        words = [python, "-c", code]
+        system = System(peer.name, "", "its own loop", python, ROOT / "src")
         done = subprocess.run(
-            words,
+            [python, "-c", code],
             capture_output=True,
             text=True,
             cwd=ROOT,
-            env=environment(ROOT / "src"),
+            env=system.environment,
             check=False,
         )
         if done.returncode:
             missing.append(peer.name)
         else:
-            found.append(
-                LiveSystem(peer.name, done.stdout.split()[-1], "its own loop", python, ROOT / "src")
-            )
+            found.append(replace(system, version=done.stdout.split()[-1]))
     advice = "`make peers` installs the other libraries, and --python names their interpreter"
     return found, f"left out: {', '.join(missing)}; {advice}." if missing else ""
 
 
-def environment(source: Path) -> dict[str, str]:
-    """One thread, and agreestop from this folder."""
-    return {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-
-
-@contextmanager
-def worker(system: LiveSystem, folder: Path) -> Iterator[Any]:
-    """A function that has the process time one round of a workload."""
-    asked = "agreestop" if system.name == OURS else system.name
-    words = [system.python, "-m", "benchmarks.live_worker", str(folder), asked]
-    about: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "text": True,
-        "cwd": ROOT,
-        "env": environment(system.source),
-    }
-    with subprocess.Popen(words, **about) as process:
-
-        def ask(workload: str) -> dict[str, float]:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(f"{workload}\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                if line.startswith(MARK):
-                    found: dict[str, float] = json.loads(line[len(MARK) :])
-                    return found
-            raise InputError(
-                f"{system.name} ({system.form}) ended before its times were known: its message "
-                "stands above."
-            )
-
-        try:
-            yield ask
-        finally:
-            if process.stdin is not None:
-                process.stdin.close()
-            process.wait()
-
-
-def measure(found: Sequence[LiveSystem], settings: LiveSettings, folder: Path) -> list[BenchRecord]:
+def measure(found: Sequence[System], settings: LiveSettings, folder: Path) -> list[BenchRecord]:
     """The records of every workload; in each round all systems take their turn, the first one moves
     on.
     """
-    records = []
-    with ExitStack() as stack:
-        asks = [stack.enter_context(worker(system, folder)) for system in found]
-        for hidden in settings.hidden:
-            rounds: list[list[dict[str, float]]] = [[] for _ in found]
-            for repeat in range(settings.rounds):
-                for turn in range(len(found)):
-                    at = (repeat + turn) % len(found)
-                    rounds[at].append(asks[at](name_of(hidden)))
-            records += [
-                one
-                for work in rounds[0][0]
-                for one in as_records(work, name_of(hidden), found, rounds)
-            ]
-    return records
+    names = [name_of(hidden) for hidden in settings.hidden]
+    times = in_turn("benchmarks.live_worker", found, folder, names, settings.rounds)
+    return [
+        one
+        for name in names
+        for work in times[name][0][0]
+        for one in as_records(work, name, found, times[name])
+    ]
 
 
 def as_records(
-    work: str, name: str, found: Sequence[LiveSystem], rounds: Sequence[Sequence[dict[str, float]]]
+    work: str, name: str, found: Sequence[System], rounds: Sequence[Sequence[dict[str, float]]]
 ) -> list[BenchRecord]:
     """Medians over the rounds of the systems that have this workload, ours with the ratio to the
     fastest peer.

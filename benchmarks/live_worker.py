@@ -26,8 +26,7 @@ import agreestop as ag
 from agreestop.engines.live_batch import LiveBatch, Push, Steps
 from agreestop.networks.architectures import SpikingNetwork
 
-MARK = "live: "
-"""What begins a line of results; libraries print too."""
+from .workers import MARK, stopping_rule
 
 Round = dict[str, float]
 """By workload: µs for a step or an input, or session-steps a second."""
@@ -54,7 +53,7 @@ class Ours:
 
     def __init__(self, folder: Path) -> None:
         self._ensemble = ag.ensembles.load(folder / "members", engine="event-driven")
-        self._rule = ag.load_rule(folder / "rule")
+        self._rule = stopping_rule(ag.load_scores(folder / "scores.npz"))
         data = np.load(folder / "inputs.npz")
         self._events = [[np.flatnonzero(frame) for frame in row] for row in data["x"]]
         self._ends = data["ends"].tolist()

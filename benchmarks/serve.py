@@ -6,264 +6,90 @@ then all of them push until they have their decisions. Every decision is compare
 the engine on the whole input. A session-step is a step of one session up to its decision, so the
 rates of messages of one and of several steps count the same work.
 
-Without a network the same steps go through `LiveBatch` in this process, a step of every session in
-a call, or several; and through one `LiveSession` after the other.
+Without a network the same steps go through `LiveBatch` in the process of the load, a step of every
+session in a call, or several; and through one `LiveSession` after the other.
+
+With an older version given, its server and its client take turns with these, on the same members,
+rule and inputs.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import subprocess
 import sys
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 import agreestop as ag
-from agreestop.common import Integers
-from agreestop.engines.live_batch import LiveBatch, Push, Steps
-from agreestop.serve import AsyncClient
 
 from .digits import DigitsStudy
-from .results import describe_run, write_results
+from .records import OURS
+from .results import busy_cores, describe_run, version_of, write_results
+from .serve_worker import CLIENTS
+from .workers import ROOT, System, in_turn, older_version
 
-CLIENTS = 20
-PACKED = (1, 8)  # steps of a message
-ALONE = 50  # inputs for the latency of a single session, and for `LiveSession`
 
-
-def run_serve(sessions: int, rounds: int, output: Path) -> dict[str, Any]:
+def run_serve(
+    sessions: int, rounds: int, output: Path, previous: Path | None = None
+) -> dict[str, Any]:
     """Measure, and write a JSON file."""
-    study = DigitsStudy.make()
-    ensemble, rule = study.ensemble, study.rule
-    inputs = study.inputs
-    expected = ensemble.decide(rule, inputs).decisions
-    rows = [row % len(inputs) for row in range(sessions)]
-    dense = inputs.to_dense() if isinstance(inputs, ag.events.Events) else inputs
-    steps = [[np.flatnonzero(step) for step in one] for one in dense]
-    found: dict[str, Any] = {f"steps_{packed}": [] for packed in PACKED} | {"single": []}
+    ours = System(OURS, version_of(OURS), "this version", sys.executable, ROOT / "src", False)
+    found = [ours]
+    if previous is not None:
+        found.append(older_version(OURS, sys.executable, previous, single_threaded=False))
     with TemporaryDirectory() as folder:
-        rule.save(Path(folder) / "rule")
-        ensemble.save(Path(folder) / "members")
-        with server_process(Path(folder) / "rule", Path(folder) / "members") as (url, _):
-            for _ in range(rounds):
-                for packed in PACKED:
-                    found[f"steps_{packed}"].append(
-                        asyncio.run(load(url, steps, expected, rows, packed))
-                    )
-                found["single"].append(
-                    asyncio.run(load_one_by_one(url, steps, expected, rows[:ALONE]))
-                )
-    direct = {
-        f"steps_{packed}": max(
-            in_one_process(ensemble, rule, steps, expected, rows, packed) for _ in range(rounds)
-        )
-        for packed in PACKED
-    }
-    direct["live_session"] = max(
-        with_live_sessions(ensemble, rule, steps, rows[:ALONE]) for _ in range(rounds)
-    )
+        prepare(Path(folder))
+        busy = busy_cores(2.0)
+        lines = [str(sessions)]
+        times = in_turn("benchmarks.serve_worker", found, Path(folder), lines, rounds)[lines[0]]
+    if any(one[0]["stop_times"] != times[0][0]["stop_times"] for one in times):
+        raise RuntimeError("the two versions decided otherwise")
     record = {
         **describe_run(),
+        "other_cores_busy_before": round(busy, 2),
         "sessions": sessions,
         "connections": CLIENTS,
-        "open_at_once": min(
-            one["open_at_once"] for packed in PACKED for one in found[f"steps_{packed}"]
-        ),
-        "mean_stop_time": float(np.mean(expected.stop_time[rows])),
-        "lost": sum(one["lost"] for runs in found.values() for one in runs),
-        "wrong": sum(one["wrong"] for runs in found.values() for one in runs),
-        "decisions": sum(one["decisions"] for runs in found.values() for one in runs),
-        # other work on the machine only makes a run slower, so each rate is the best of its rounds
-        "session_steps_a_second": {
-            name: max(one["rate"] for one in runs) for name, runs in found.items()
-        },
-        "push_to_decision_ms": {
-            name: min((one["latency_ms"] for one in runs), key=lambda pair: pair[1])
-            for name, runs in found.items()
-        },
-        "computing_share": {
-            name: _best(runs)["computing_share"] for name, runs in found.items() if name != "single"
-        },
-        "steps_a_tick": {
-            name: _best(runs)["steps_a_tick"] for name, runs in found.items() if name != "single"
-        },
-        "without_network_session_steps_a_second": direct,
+        "mean_stop_time": float(np.mean(times[0][0]["stop_times"])),
+        **summary(times[0]),
     }
+    if previous is not None:
+        record["previous"] = {"version": found[1].version, **summary(times[1])}
     write_results(output, record)
     return record
 
 
-def _best(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    return max(runs, key=lambda one: one["rate"])
+def prepare(folder: Path) -> None:
+    """Train, calibrate, and write the scores of calibration, the members and the inputs."""
+    study = DigitsStudy.make()
+    ag.save_scores(folder / "scores.npz", study.scores)
+    study.ensemble.save(folder / "members")
+    ag.events.Events.from_dense(study.inputs).save(folder / "inputs.npz")
 
 
-@contextmanager
-def server_process(rule: Path, members: Path) -> Iterator[tuple[str, int]]:
-    """`agreestop serve` as a process of its own: its address and its process id."""
-    command = [
-        sys.executable,
-        "-c",
-        "from agreestop.cli import main; main()",
-        "serve",
-        str(rule),
-        "--members",
-        str(members),
-        "--port",
-        "0",
-    ]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "500"}
-    )
-    assert process.stdout is not None
-    try:
-        line = next(line for line in process.stdout if "connect to" in line)
-        yield line.split("connect to ")[1].split(". ")[0], process.pid
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
-
-
-def status(url: str) -> dict[str, Any]:
-    """The numbers of the server's page."""
-    with urllib.request.urlopen(url.replace("ws:", "http:") + "/status") as answer:
-        return dict(json.load(answer))
-
-
-async def load(
-    url: str, steps: list[list[Integers]], expected: ag.Decisions, rows: list[int], packed: int
-) -> dict[str, Any]:
-    """Open one session for each of `rows`, which are rows of the inputs, then push all of them at
-    once.
+def summary(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the rounds of one version come to. Other work on the machine only makes a run slower, so
+    each rate is the best of its rounds.
     """
-    clients = [AsyncClient(url) for _ in range(min(CLIENTS, len(rows)))]
-    for client in clients:
-        await client.__aenter__()
-    try:
-        sessions = await asyncio.gather(
-            *(clients[number % len(clients)].open() for number in range(len(rows)))
-        )
-        before = await asyncio.to_thread(status, url)
-        began = perf_counter()
-        pushed = (
-            push_all(session, steps[row], packed)
-            for session, row in zip(sessions, rows, strict=True)
-        )
-        latencies = await asyncio.gather(*pushed)
-        seconds = perf_counter() - began
-        after = await asyncio.to_thread(status, url)
-    finally:
-        for client in clients:
-            await client.__aexit__(None, None, None)
-    ticks, computing = (
-        after["ticks"] - before["ticks"],
-        after["tick_seconds"] - before["tick_seconds"],
-    )
-    server = {
-        "computing_share": computing / seconds,
-        "steps_a_tick": (after["steps"] - before["steps"]) / ticks,
-    }
-    return (
-        {"open_at_once": before["sessions"]}
-        | server
-        | _outcome([session.decision for session in sessions], expected, rows, latencies, seconds)
-    )
-
-
-async def load_one_by_one(
-    url: str, steps: list[list[Integers]], expected: ag.Decisions, rows: list[int]
-) -> dict[str, Any]:
-    """One session at a time, one step a message: the latency of a server that has nothing else to
-    do.
-    """
-    async with AsyncClient(url) as client:
-        decisions, latencies = [], []
-        began = perf_counter()
-        for row in rows:
-            session = await client.open()
-            latencies.append(await push_all(session, steps[row], 1))
-            decisions.append(session.decision)
-        return _outcome(decisions, expected, rows, latencies, perf_counter() - began)
-
-
-async def push_all(session: Any, steps: list[Integers], packed: int) -> float:
-    """Push an input to its decision; the seconds from the last push to the decision."""
-    for first in range(0, len(steps), packed):
-        began = perf_counter()
-        if await session.push_steps(steps[first : first + packed]) is not None:
-            return perf_counter() - began
-    return float("nan")
-
-
-def _outcome(
-    decisions: list[ag.Decision | None],
-    expected: ag.Decisions,
-    rows: list[int],
-    latencies: list[float],
-    seconds: float,
-) -> dict[str, Any]:
-    total = sum(decision.time for decision in decisions if decision is not None)
+    served = {name: [one["served"][name] for one in rounds] for name in rounds[0]["served"]}
+    every = [one for runs in served.values() for one in runs]
+    many = {name: runs for name, runs in served.items() if name != "single"}
+    fastest = {name: max(runs, key=lambda one: one["rate"]) for name, runs in served.items()}
     return {
-        "decisions": len(decisions),
-        "lost": sum(decision is None for decision in decisions),
-        "wrong": sum(
-            decision is not None and decision != expected[row]
-            for decision, row in zip(decisions, rows, strict=True)
-        ),
-        "rate": total / seconds,
-        "latency_ms": (1000 * np.nanquantile(latencies, [0.5, 0.99])).round(3).tolist(),
+        "open_at_once": min(one["open_at_once"] for runs in many.values() for one in runs),
+        "lost": sum(one["lost"] for one in every),
+        "wrong": sum(one["wrong"] for one in every),
+        "decisions": sum(one["decisions"] for one in every),
+        "session_steps_a_second": {name: one["rate"] for name, one in fastest.items()},
+        "push_to_decision_ms": {
+            name: min((one["latency_ms"] for one in runs), key=lambda pair: pair[1])
+            for name, runs in served.items()
+        },
+        "computing_share": {name: fastest[name]["computing_share"] for name in many},
+        "steps_a_tick": {name: fastest[name]["steps_a_tick"] for name in many},
+        "without_network_session_steps_a_second": {
+            name: max(one["direct"][name] for one in rounds) for name in rounds[0]["direct"]
+        },
     }
-
-
-def in_one_process(
-    ensemble: ag.ensembles.Ensemble,
-    rule: ag.CalibratedRule,
-    steps: list[list[Integers]],
-    expected: ag.Decisions,
-    rows: list[int],
-    packed: int,
-) -> float:
-    """Session-steps a second of `LiveBatch` without a server: the next steps of all sessions in one
-    call.
-    """
-    batch = LiveBatch(rule, ensemble.engine, len(rows), ensemble.options())
-    running = {batch.open(number): row for number, row in enumerate(rows)}
-    total, time, began = 0.0, 0, perf_counter()
-    while running:
-        batch.push(
-            [Push(one, Steps.of(steps[row][time : time + packed])) for one, row in running.items()]
-        )
-        time += packed
-        total += sum(one.decision.time for one in running if one.decision is not None)
-        running = {one: row for one, row in running.items() if one.decision is None}
-    seconds = perf_counter() - began
-    assert total == expected.stop_time[rows].sum()
-    return total / seconds
-
-
-def with_live_sessions(
-    ensemble: ag.ensembles.Ensemble,
-    rule: ag.CalibratedRule,
-    steps: list[list[Integers]],
-    rows: list[int],
-) -> float:
-    """Session-steps a second of one live session after the other."""
-    total, seconds = 0, 0.0
-    for row in rows:
-        live = ensemble.live(rule)
-        began = perf_counter()
-        for step in steps[row]:
-            total += 1
-            if live.push(step) is not None:
-                break
-        seconds += perf_counter() - began
-    return total / seconds

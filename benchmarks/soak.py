@@ -25,7 +25,7 @@ from agreestop.serve import AsyncClient
 
 from .digits import DigitsStudy
 from .results import describe_run, write_results
-from .serve import server_process, status
+from .serve_worker import server_process, status
 
 SESSIONS, LABELLED, CLOSED, REFUSED = 50, 40, 5, 3
 SAMPLES = 20  # readings of the memory; the growth is counted after a fifth of them

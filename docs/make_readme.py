@@ -480,9 +480,11 @@ def load_table() -> str:
     """What the server reaches under load, and the same work without a network."""
     found = json.loads((RESULTS / "serve" / "load.json").read_text())
     rates, direct = found["session_steps_a_second"], found["without_network_session_steps_a_second"]
+    older = found["previous"]
     lines = [
-        "| | session-steps a second | push to decision, p50 | p99 | computing | steps a tick |",
-        "|---|---|---|---|---|---|",
+        f"| | session-steps a second | at {older['version']} | push to decision, p50 | p99 | "
+        "computing | steps a tick |",
+        "|---|---|---|---|---|---|---|",
     ]
     names = {
         "steps_1": "one step a message",
@@ -493,17 +495,16 @@ def load_table() -> str:
         p50, p99 = found["push_to_decision_ms"][name]
         share, steps = found["computing_share"].get(name), found["steps_a_tick"].get(name)
         tick = "| | |" if share is None else f"| {share:.0%} | {steps:.0f} |"
-        lines.append(f"| {words} | {rates[name]:,.0f} | {p50:.1f} ms | {p99:.1f} ms {tick}")
+        before = times_before(rates[name], older["session_steps_a_second"][name])
+        lines.append(f"| {words} | {before} | {p50:.1f} ms | {p99:.1f} ms {tick}")
     same = {
         "steps_1": "a step of every session in a call",
         "steps_8": "eight steps of every session in a call",
+        "live_session": "one `LiveSession` after the other",
     }
-    lines += [
-        f"| no network, {words} | {direct[name]:,.0f} | | | | |" for name, words in same.items()
-    ]
-    lines.append(
-        f"| no network, one `LiveSession` after the other | {direct['live_session']:,.0f} | | | | |"
-    )
+    for name, words in same.items():
+        before = older["without_network_session_steps_a_second"][name]
+        lines.append(f"| no network, {words} | {times_before(direct[name], before)} | | | | |")
     load, count = found["machine"]["load"], found["machine"]["cores"]
     words = (
         f"{found['sessions']:,} sessions at once over {found['connections']} connections, "
@@ -512,7 +513,8 @@ def load_table() -> str:
     lines += [
         "",
         f"{words}: {found['lost']} lost, {found['wrong']} wrong. {count} cores, whose load by all "
-        f"programs was {load:.1f} at the end.",
+        f"programs was {load:.1f} at the end. In brackets: times the older version, whose server "
+        "and client took turns with these.",
     ]
     lines += [
         "([Numbers](../results/serve/load.json), `python -m benchmarks serve`.)",
@@ -520,6 +522,11 @@ def load_table() -> str:
         soak_words(),
     ]
     return "\n".join(lines)
+
+
+def times_before(rate: float, before: float) -> str:
+    """Two cells: a rate with its ratio to the older version, and the rate of that version."""
+    return f"{rate:,.0f} ({rate / before:.1f} ×) | {before:,.0f}"
 
 
 def soak_words() -> str:

@@ -4,6 +4,7 @@ slower.
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import agreestop as ag
 from benchmarks import check
+from benchmarks.workers import ROOT
 
 
 def busy(times: int) -> None:
@@ -42,3 +44,15 @@ def test_a_workload_that_became_slower_fails_and_others_pass(tmp_path: Path) -> 
 def test_a_missing_file_says_how_to_write_it(tmp_path: Path) -> None:
     with pytest.raises(ag.InputError, match="--store"):
         check.stored_ratios(tmp_path / "none.json")
+
+
+@pytest.mark.slow
+def test_an_older_version_takes_turns_with_this_one(tmp_path: Path) -> None:
+    pytest.importorskip("numba", reason="the event-driven engine needs numba")
+    found = check.compare(ROOT, tmp_path / "versions.json", 2)
+    written = json.loads((tmp_path / "versions.json").read_text())
+    assert written["workloads"] == found and "live batch" in found
+    assert all(one["ratio"] == one["seconds_before"] / one["seconds"] for one in found.values())
+    assert check.seconds_of({"gone": lambda: check.missing}, "gone") == float("inf")  # type: ignore[attr-defined]
+    with pytest.raises(ag.InputError, match="src/agreestop"):
+        check.compare(tmp_path, tmp_path / "versions.json", 2)

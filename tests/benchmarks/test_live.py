@@ -15,8 +15,9 @@ pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
 import agreestop as ag
 from benchmarks.drawing import draw_live
-from benchmarks.live import ROOT, LiveSettings, run_live, systems
+from benchmarks.live import LiveSettings, run_live, systems
 from benchmarks.records import load_benchmark
+from benchmarks.workers import ROOT
 from tests.networks.plain import refused
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 
@@ -12,7 +13,8 @@ for _name in ("torch", "numba", "starlette", "uvicorn", "websockets"):
     pytest.importorskip(_name, reason=f"the server needs {_name}: install agreestop[serve]")
 
 from agreestop.serve import Server
-from benchmarks.serve import (
+from benchmarks.serve import run_serve
+from benchmarks.serve_worker import (
     in_one_process,
     load,
     load_one_by_one,
@@ -21,6 +23,7 @@ from benchmarks.serve import (
     with_live_sessions,
 )
 from benchmarks.soak import soak
+from benchmarks.workers import ROOT
 
 from .served import Served, steps_of
 
@@ -68,6 +71,15 @@ def test_the_load_script_finds_no_lost_or_wrong_decision(served: Served) -> None
 def test_a_thousand_sessions_at_once(served: Served, tmp_path: Path) -> None:
     with server_process(*save(served, tmp_path)) as (url, _):
         run_load(served, url, 1000)
+
+
+@pytest.mark.slow
+def test_an_older_version_takes_turns_with_this_one(tmp_path: Path) -> None:
+    found = run_serve(20, 1, tmp_path / "load.json", ROOT)
+    assert json.loads((tmp_path / "load.json").read_text()) == found
+    for one in (found, found["previous"]):
+        assert (one["decisions"], one["lost"], one["wrong"]) == (60, 0, 0)
+        assert min(one["session_steps_a_second"].values()) > 0
 
 
 @pytest.mark.slow
