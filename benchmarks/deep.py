@@ -159,8 +159,7 @@ def bench_case(
     """All workloads of one network with K members; rivals: the peers of each workload."""
     network, device, K = prepared.network, peers.device, prepared.network.members
     name, batch, key = f"{case.name}, K = {K}", case.batch, (case.name,)
-    # the state of six members must fit into memory
-    slots = (4 if K > 1 else 8) * batch if case.held else 4 * batch
+    slots = (8 if case.held else 4) * batch  # the state of six members must fit into memory
     some = slice((8 if K > 1 else 16) * batch)  # fewer inputs suffice where all run to T
 
     def finish(records: list[BenchRecord]) -> list[BenchRecord]:

@@ -304,7 +304,7 @@ def prepare(
             "watch until T."
         )
         joining = calibrate(rule, "stops with AgreeStop, members join")
-    count = case.batch * ((16 if network.members > 1 else 32) if case.held else 32)
+    count = 32 * case.batch
     dense = np.concatenate([case.pool[N_CALIBRATION:]] * -(-count // len(truth)))[:count]
     timed = as_given(case, dense) if case.held else Events.from_dense(dense)
     return PreparedCase(network, engine, early, joining, timed, dense)

@@ -13,7 +13,7 @@ from torch import Tensor
 from agreestop.common import cores
 from agreestop.kernels.cpu.numba_runtime import parallel_for
 
-COPIERS, CHUNKS, WORTH_SHARING = 2, 2, 1 << 20
+COPIERS, CHUNKS, WORTH_SHARING = 8, 2, 1 << 20
 """Threads that copy together, chunks per thread, and bytes from which it pays: one core does not
 copy at the speed of memory.
 """
