@@ -127,19 +127,30 @@ def deep(
     ] = Path("runs/bench"),
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="File. [default: results/bench/DEVICE-deep.json]"),
+        typer.Option(
+            "-o",
+            "--output",
+            help=(
+                "File. [default: results/bench/DEVICE-deep.json; with --only "
+                "results/bench/DEVICE-NETWORK.json]"
+            ),
+        ),
     ] = None,
     draw: Annotated[
         bool,
         typer.Option("--draw", help="Measure nothing: draw the figure of the file given by -o."),
     ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(help="One network: gestures, digits (on a CPU) or resnet (on a GPU)."),
+    ] = None,
 ) -> None:
     """Time convolutional networks, and on a GPU a ResNet-18 where CIFAR-10 is there, against other
     libraries.
     """
     from .deep import deep as run
 
-    run(device, data, output, draw, shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]))
+    run(device, data, output, draw, shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]), only)
 
 
 def events(

@@ -28,6 +28,7 @@ command. Simulated inputs and trained members are kept in FOLDER. It may hold fi
 from __future__ import annotations
 
 import argparse
+import gc
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ from .deep_peers import DeepForm, DeepPeer
 from .deep_roof import bench_roof
 from .peers import LEARNING_RATE, PEERS, FoundPeers, Peer, find_peers
 from .preparation import NoteCallback, ours
-from .records import DECISIONS, OURS, TRAINED, BenchRecord, compared, load_benchmark, save_benchmark
+from .records import DECISIONS, OURS, TRAINED, BenchRecord, compared, load_networks, save_benchmark
 from .run import FOLDER, describe, in_words
 from .timing import Conditions, TimedSystem, measure
 
@@ -140,6 +141,7 @@ class DeepPeers:
 def free(device: str) -> None:
     """Give unused memory back."""
     if device == "cuda":
+        gc.collect()  # peers keep graphs and tensors in cycles
         torch.cuda.empty_cache()
 
 
@@ -280,8 +282,26 @@ def bench_case(
     free(device)
 
 
-def run_deep(device: str, folder: Path, output: Path, command: str) -> list[BenchRecord]:
-    """Run everything; `output` is written after every workload."""
+def cases_of(device: str, folder: Path, only: str | None, note: NoteCallback) -> Iterator[DeepCase]:
+    """The networks of this device, or only the one of this name."""
+    names = ("gestures", "digits" if device == "cpu" else "resnet")
+    if only is not None and only not in names:
+        raise InputError(f"--only is {only!r}: on this device give {' or '.join(names)}.")
+    for name in names if only is None else (only,):
+        if name == "gestures":
+            yield gestures(device, folder)
+        elif name == "digits":
+            yield digits()
+        elif (images := resnet(folder)) is not None:
+            yield images
+        else:
+            note("ResNet-18 is left out: the folder holds no data_batch_*.bin of CIFAR-10.")
+
+
+def run_deep(
+    device: str, folder: Path, output: Path, command: str, only: str | None = None
+) -> list[BenchRecord]:
+    """Run everything, or only one network; `output` is written after every workload."""
     notes: list[str] = []
 
     def note(sentence: str) -> None:
@@ -293,14 +313,7 @@ def run_deep(device: str, folder: Path, output: Path, command: str) -> list[Benc
     found = find_peers(PEERS)
     if found.missing:
         note(found.missing)
-    cases = [gestures(device, folder)]
-    if device == "cpu":
-        cases.append(digits())
-    else:
-        images = resnet(folder)
-        cases += [] if images is None else [images]
-        if images is None:
-            note("ResNet-18 is left out: the folder holds no data_batch_*.bin of CIFAR-10.")
+    cases = list(cases_of(device, folder, only, note))
     from .preparation import BenchmarkPlan
 
     header = {**describe(BenchmarkPlan(device, plain=True), command), "protocol": list(PROTOCOL)}
@@ -336,15 +349,22 @@ def run_deep(device: str, folder: Path, output: Path, command: str) -> list[Benc
     return records
 
 
-def deep(device: str, data: Path, output: Path | None, draw: bool, command: str) -> None:
+def deep(
+    device: str,
+    data: Path,
+    output: Path | None,
+    draw: bool,
+    command: str,
+    only: str | None = None,
+) -> None:
     """Run the benchmark, or with `draw` only draw its figure."""
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device is {device!r}: give cpu or cuda.")
-    output = output or Path("results/bench") / f"{device}-deep.json"
+    output = output or Path("results/bench") / f"{device}-{only or 'deep'}.json"
     if draw:
         from .drawing import draw_deep
 
-        header, records = load_benchmark(output)
+        header, records = load_networks(output)
         where = header["machine"]["device"]
         what = (
             "three convolutions"
@@ -361,7 +381,7 @@ def deep(device: str, data: Path, output: Path | None, draw: bool, command: str)
             print(f"Wrote {path}")
         return
     make_folder(data)
-    run_deep(device, data, output, command)
+    run_deep(device, data, output, command, only)
 
 
 def main() -> None:
@@ -373,12 +393,18 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, default=FOLDER, help="folder of inputs and trained members"
     )
-    parser.add_argument("-o", "--output", type=Path, help="default: results/bench/DEVICE-deep.json")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="default: results/bench/DEVICE-deep.json, or DEVICE-NETWORK.json with --only",
+    )
     parser.add_argument(
         "--draw",
         action="store_true",
         help="measure nothing: draw the figure of the file given by -o",
     )
+    parser.add_argument("--only", help="one network: gestures, digits (on a CPU) or resnet")
     options = parser.parse_args()
     try:
         deep(

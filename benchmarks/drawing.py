@@ -86,7 +86,7 @@ def draw_benchmark(
     figure = Figure(figsize=(14, 8.2 if any(curves) else 5), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=(1.35, 1)) if any(curves) else [figure]
     for axes, names, heading in zip(
-        parts[0].subplots(1, 3, width_ratios=(1.4, 1, 1.4)), WORKLOADS, TITLES, strict=True
+        parts[0].subplots(1, 3, width_ratios=(1.6, 1, 1.5)), WORKLOADS, TITLES, strict=True
     ):
         bars = [record for record in records if record.work in names]
         _bars(axes, bars)
@@ -240,20 +240,21 @@ def _bars(axes: Axes, records: Sequence[BenchRecord]) -> None:
             if record.times_fastest_peer is not None:
                 ratio = record.times_fastest_peer
                 words = f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
-                offset = (8 * (at % 2) - 5, 3)
                 axes.annotate(
                     words,
                     (x, record.high),
-                    offset,
+                    (0, 4),
                     textcoords="offset points",
                     ha="center",
+                    va="bottom",
+                    rotation=90,  # bars are narrow, and labels side by side would touch
                     fontsize=7,
                     bbox=LABEL,
                 )
     axes.set_yscale("log")
     axes.set_ylabel(UNITS[records[0].unit])
-    axes.set_xticks(range(len(groups)), [_group(*group) for group in groups], fontsize=8.5)
-    axes.margins(y=0.12)
+    axes.set_xticks(range(len(groups)), [_group(*group) for group in groups], fontsize=7.5)
+    axes.margins(y=0.16)
     axes.legend(
         fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2
     )

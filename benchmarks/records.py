@@ -88,6 +88,19 @@ def save_benchmark(path: Path, header: dict[str, Any], records: Sequence[BenchRe
     write_results(path, {**header, "records": plain})
 
 
+def load_networks(path: Path) -> tuple[dict[str, Any], list[BenchRecord]]:
+    """The header and the records of `DEVICE-deep.json`, where networks that were measured by
+    themselves since, in `DEVICE-NETWORK.json`, take the place of older records.
+    """
+    header, records = load_benchmark(path)
+    for other in sorted(path.parent.glob(f"{path.stem.removesuffix('-deep')}-*.json")):
+        if other != path:
+            newer = load_benchmark(other)[1]
+            known = {record.inputs for record in newer}
+            records = [record for record in records if record.inputs not in known] + newer
+    return header, records
+
+
 def load_benchmark(path: Path) -> tuple[dict[str, Any], list[BenchRecord]]:
     """Read the header and the records."""
     try:

@@ -48,6 +48,7 @@ from benchmarks.records import (
     BenchRecord,
     compared,
     load_benchmark,
+    load_networks,
     save_benchmark,
 )
 from benchmarks.results import describe_run
@@ -616,11 +617,26 @@ def test_deep_networks_are_drawn_from_their_file(
     assert all((tmp_path / f"deep.{kind}").stat().st_size > 5000 for kind in ("png", "svg"))
 
 
+def test_a_network_measured_by_itself_takes_the_place_of_older_records(tmp_path: Path) -> None:
+    def record(inputs: str, median: float) -> BenchRecord:
+        return BenchRecord("train", inputs, "agreestop", "1", "inputs/s", median, 1.0, 1.0, 3)
+
+    save_benchmark(tmp_path / "h-deep.json", {}, [record("gestures", 1.0), record("ResNet", 2.0)])
+    save_benchmark(tmp_path / "h-resnet.json", {}, [record("ResNet", 3.0)])
+    _, found = load_networks(tmp_path / "h-deep.json")
+    assert [(one.inputs, one.median) for one in found] == [("gestures", 1.0), ("ResNet", 3.0)]
+
+
 @pytest.mark.parametrize(
     ("module", "words", "sentence"),
     [
         ("run", ["--quick", "--mnist", "nowhere"], "there is no file train-images-idx3-ubyte"),
         ("deep", ["--device", "tpu"], "--device is 'tpu': give cpu or cuda."),
+        (
+            "deep",
+            ["--only", "resnet"],
+            "--only is 'resnet': on this device give gestures or digits.",
+        ),
     ],
 )
 def test_it_runs_with_only_numpy_and_pytorch(

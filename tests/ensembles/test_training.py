@@ -4,11 +4,13 @@ numbers, bad input is refused.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +25,7 @@ from agreestop.engines.early_stopping import run_counted
 from agreestop.engines.protocol import PICOJOULE_ACCUMULATE, running_energy
 from agreestop.ensembles import Epoch, save_members, training
 from agreestop.ensembles import load as load_ensemble
-from agreestop.ensembles.streams import StreamTraining, in_loops
+from agreestop.ensembles.streams import StreamRecipe, StreamTraining, in_loops
 from agreestop.ensembles.training import TrainableMembers, train
 from agreestop.events import Events
 from agreestop.networks import (
@@ -87,6 +89,20 @@ def test_steps_of_a_cuda_graph_are_the_steps(kind: str, monkeypatch: pytest.Monk
     train(plain, *toy(), settings)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(captured.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_recipe_is_freed_when_nobody_holds_it() -> None:
+    """On a GPU it holds the memory of whole steps, which nothing can use until it is freed."""
+    recipe = StreamRecipe(make("deep"), StreamTraining(epochs=1, batch_size=30), 90)
+    recipe.step(*toy(30), 0.5)
+    held = weakref.ref(recipe)
+    gc.collect()
+    gc.disable()
+    try:
+        del recipe
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_members_of_a_deep_ensemble_are_independent() -> None:

@@ -22,40 +22,41 @@ KEPT = 2
 @final
 class Gradients:
     """Calls `compute(*tensors, **settings)`, which computes the gradients of the parameters and
-    returns figures.
+    returns figures; it is the same function in every call.
 
     On a GPU one CUDA graph is captured for each combination of tensor shapes and settings, and
     replayed from then on; the last two are kept. capture=False runs every call as it is. `compute`
-    may draw from the generator `noise`, and may change the buffers of `model`.
+    may draw from the generator `noise`, and may change the buffers of `model`. It is not kept: a
+    method of the owner would hold graphs, and the memory of whole steps, until the next garbage
+    collection.
     """
 
     def __init__(
         self,
-        compute: Callable[..., Tensor],
         model: nn.Module,
         noise: torch.Generator,
         capture: bool = True,
     ) -> None:
-        self._compute, self._model, self._noise, self._capture = compute, model, noise, capture
+        self._model, self._noise, self._capture = model, noise, capture
         self._parameters = [value for value in model.parameters() if value.requires_grad]
         self._calls: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, _StepGraph] = {}
 
-    def __call__(self, *tensors: Tensor, **settings: Any) -> Tensor:
+    def __call__(self, compute: Callable[..., Tensor], *tensors: Tensor, **settings: Any) -> Tensor:
         """The figures; the gradients are in the parameters."""
         device = self._parameters[0].device
         if device.type != "cuda" or not self._capture:
-            return self._run(*(value.to(device) for value in tensors), **settings)
+            return self._run(compute, *(value.to(device) for value in tensors), **settings)
         key = (*((value.shape, value.dtype) for value in tensors), *sorted(settings.items()))
         if key not in self._graphs:
             self._calls[key] = self._calls.get(key, 0) + 1
             uploaded = [value if value.is_cuda else upload(value, device) for value in tensors]
             if self._calls[key] <= CALLS_BEFORE_CAPTURE:
-                return self._run(*uploaded, **settings)
+                return self._run(compute, *uploaded, **settings)
             while len(self._graphs) >= KEPT:
                 self._graphs.pop(next(iter(self._graphs)))
             self._graphs[key] = _StepGraph(
-                lambda *given: self._compute(*given, **settings),
+                lambda *given: compute(*given, **settings),
                 uploaded,
                 self._parameters,
                 list(self._model.buffers()),
@@ -63,10 +64,10 @@ class Gradients:
             )
         return self._graphs[key](tensors)
 
-    def _run(self, *tensors: Tensor, **settings: Any) -> Tensor:
+    def _run(self, compute: Callable[..., Tensor], *tensors: Tensor, **settings: Any) -> Tensor:
         for parameter in self._parameters:
             parameter.grad = None
-        return self._compute(*tensors, **settings)
+        return compute(*tensors, **settings)
 
 
 class _StepGraph:

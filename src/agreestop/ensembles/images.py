@@ -169,7 +169,7 @@ class ImageRecipe:
         self.noise = torch.Generator(device)
         self._model, self._settings, self._n = model, settings, n
         self._network = _running_network(model)
-        self._gradients = Gradients(self._losses, model, self.noise)
+        self._gradients = Gradients(model, self.noise)
         _centre(self._network)
 
     def step(
@@ -186,6 +186,7 @@ class ImageRecipe:
         given = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
         with _own_convolutions(not settings.bf16):
             figures = self._gradients(
+                self._losses,
                 given,
                 torch.from_numpy(labels),
                 horizon=horizon,

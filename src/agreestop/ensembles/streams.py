@@ -127,7 +127,7 @@ class StreamRecipe:
             (module for module in model.modules() if isinstance(module, SpikingNetwork)), None
         )
         # Modules of the user may read values back to the host, which a CUDA graph cannot capture.
-        self._gradients = Gradients(self._losses, model, self.noise, capture=ours is not None)
+        self._gradients = Gradients(model, self.noise, capture=ours is not None)
         self._readouts: dict[int, Tensor] = {}
         # an image that is held, and bfloat16, run in PyTorch
         plain = settings.steps is None and not settings.bf16
@@ -153,7 +153,7 @@ class StreamRecipe:
         given = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
         with self._compiled_loops():
             weight = torch.tensor(self._model.member_count * settings.kl_weight * grown)
-            figures = self._gradients(given, torch.from_numpy(labels), weight)
+            figures = self._gradients(self._losses, given, torch.from_numpy(labels), weight)
             self.optimiser.step()
         return figures
 
