@@ -45,7 +45,6 @@ KEPT_KINDS = 2  # groups of slots are kept ready for this many different kinds o
 # the rule judges at least this many inputs at once: for fewer, the call itself takes
 # most of the time
 JUDGED_TOGETHER = 1024
-JUDGED_AT_END = 128  # about as many by each judge when nothing else is left to do
 # checkpoints at which an input may stop that are kept for the rule: where its threshold ties with
 # many inputs, only it knows
 LOOKS = 4
@@ -273,10 +272,7 @@ class _Queue:
         if self.released and sum(len(inputs) for inputs, _, _ in self.released) >= least:
             given = [np.concatenate(part) for part in zip(*self.released, strict=True)]
             self.released.clear()
-            # at the end nothing else keeps the judges busy, so they share what is left
-            shares = min(JUDGES, -(-len(given[0]) // JUDGED_AT_END)) if wait else 1
-            for part in zip(*(np.array_split(one, shares) for one in given), strict=True):
-                self._judging.append(_judges(os.getpid()).submit(self._judge, *part))
+            self._judging.append(_judges(os.getpid()).submit(self._judge, *given))
         while self._judging and (wait or self._judging[0].done()):
             self.waiting = np.concatenate([self._judging.popleft().result(), self.waiting])
 
