@@ -73,7 +73,7 @@ PROTOCOL = (
     "on a GPU, ours multiply spikes by weights of 22 bits in two parts of float16, whose sums in "
     "float32 are exact",
     "on a GPU, PyTorch has one CPU thread, since several threads lose more by waiting than they "
-    "gain; ours copy with two threads",
+    "gain; ours copy with up to eight threads",
     "on a GPU, ours prepare the next inputs while the device computes; they compute at most one "
     "batch at a time",
     "decisions: ours find events in host memory, which they copy to the device; peers find dense "
