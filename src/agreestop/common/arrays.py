@@ -10,8 +10,9 @@ times holds for pairs. A member that joins late replays what it missed, so an in
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from itertools import pairwise
-from typing import Any, Self, TypeAlias, TypeGuard
+from typing import Any, Self, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +27,7 @@ DEEPEST = 64  # axes of an array
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 Booleans: TypeAlias = NDArray[np.bool_]
+Result = TypeVar("Result")
 
 
 def as_array(values: Any, name: str) -> NDArray[Any]:
@@ -544,3 +546,21 @@ def columns_of(
                 f"{what} must hold every checkpoint of the rule."
             )
     return [columns[time] for time in wanted]
+
+
+def join_parts(parts: Sequence[Result], axis: int = 0) -> Result:
+    """Arrays, or results with arrays as fields, one after the other along the inputs (axis 0),
+    the steps (1) or the members (2). None if any part is None.
+    """
+    given: Any = parts
+    joined: Any = None
+    if len(given) == 1:
+        joined = given[0]
+    elif isinstance(given[0], np.ndarray) and not any(part is None for part in given):
+        joined = np.concatenate(given, axis)
+    elif is_dataclass(given[0]):
+        names = [field.name for field in fields(given[0])]
+        joined = type(given[0])(
+            *(join_parts([getattr(part, name) for part in given], axis) for name in names)
+        )
+    return cast(Result, joined)

@@ -36,6 +36,7 @@ from agreestop.common import (
     KeptInFiles,
     as_checkpoints,
     as_ids,
+    join_parts,
     joined_members,
     read_file,
 )
@@ -323,7 +324,7 @@ class OpenRisk(Risk):
                 self.evidence(int(index[rows[0]]), log_confidence[rows], max_set_size)
                 for rows in parts
             ]
-            return Evidence.joined(found, np.concatenate)[np.argsort(order)]
+            return join_parts(found)[np.argsort(order)]
         seen = log_confidence[:, :, : int(self.times[index])]
         votes = _votes(seen, log_confidence.shape[2] + 1)
         leads = np.arange(votes.shape[1]) == votes.argmax(axis=1)[:, None]

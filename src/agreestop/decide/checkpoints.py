@@ -24,9 +24,8 @@ it, so they cannot disagree.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -41,6 +40,7 @@ from agreestop.common import (
     as_people,
     find_groups,
     is_number,
+    join_parts,
     name_groups,
 )
 from agreestop.common.levels import Rounding, Target, apart, as_target, in_words, same_number
@@ -99,15 +99,9 @@ class Evidence:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Self], join: Callable[[list[Floats]], Floats]) -> Self:
-        """Several pieces of evidence as one; `join` makes one array of several."""
-        risks = [part.log_risk for part in parts if part.log_risk is not None]
-        return cls(join([part.values for part in parts]), join(risks) if risks else None)
-
-    @classmethod
     def stack(cls, parts: Sequence[Self]) -> Self:
         """The evidence of one checkpoint after another, as (n, M, ...)."""
-        return cls.joined(parts, partial(np.stack, axis=1))
+        return join_parts([part[:, None] for part in parts], 1)
 
 
 NO_EVIDENCE = Evidence(np.empty((0, 0, 0)))
@@ -304,12 +298,6 @@ class Stops:
         unknown = np.full(n, np.nan), np.full((n, 2), np.nan)
         by_depth = np.full((n, depths), -1), np.zeros((n, depths, classes), dtype=bool)
         return cls(np.full(n, -1), sets, np.full(n, -1), np.full(n, -1), *unknown, *by_depth)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Several batches one after the other."""
-        names = [field.name for field in fields(cls)]
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def put(self, rows: Integers, index: Index, verdict: Verdict) -> None:
         """Note which of the inputs `rows`, judged at checkpoint `index`, stop."""

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, columns_of, is_number
+from agreestop.common import Booleans, Floats, InputError, columns_of, is_number, join_parts
 
 from ..answers import Answers, VoteRisk
 from ..calibrated import CalibratedRule
@@ -388,7 +388,7 @@ class _Bench:
             rule = self.rule.with_reader(fit(self.data.rows(~rows)))
             parts.append(gather_evidence(rule, self.data.log_confidence[rows], columns))
         order = np.argsort(~half, kind="stable").argsort()
-        return Evidence.joined(parts, np.concatenate)[order]
+        return join_parts(parts)[order]
 
     def figures(self, name: str, evidence: Evidence) -> Trial:
         """What the rule reaches with this evidence, on average over random calibration rows."""
