@@ -142,9 +142,9 @@ def _as_groups(groups: ArrayLike | None, n: int, name: str = "groups") -> NDArra
         return None
     array = as_array(groups, name)
     if array.shape != (n,) or array.dtype.kind not in "iuUS":
-        given = f"{name} has shape {array.shape} and dtype {array.dtype}"
         raise InputError(
-            f"{given}: {n} whole numbers or strings are needed, one for each row of X."
+            f"{name} has shape {array.shape} and dtype {array.dtype}: {n} whole numbers or strings "
+            "are needed, one for each row of X."
         )
     return array
 

@@ -206,9 +206,9 @@ def decide(
             f"out is {out!r}: give a path, the name of a .parquet file or of a folder."
         )
     if Path(out).suffix in OTHER_FORMATS:
-        others = f"only the command line writes {' and '.join(OTHER_FORMATS)}"
         raise InputError(
-            f"out is {out}, and {others}: give a name that ends in .parquet, or a folder."
+            f"out is {out}, and only the command line writes {' and '.join(OTHER_FORMATS)}: give a "
+            "name that ends in .parquet, or a folder."
         )
     source = as_paths(source)
     check_apart(source, target := Path(out))
@@ -332,10 +332,9 @@ def _job_folder(folder: Path, key: str) -> Iterator[None]:
                 "them."
             )
         if begun and not mine:
-            changed = "another rule, other members, other files or other versions"
             raise InputError(
-                f"{folder} holds decisions of another job ({changed}): give another name, or "
-                "remove it."
+                f"{folder} holds decisions of another job (another rule, other members, other "
+                "files or other versions): give another name, or remove it."
             )
         if not mine:
             write_plan(folder, key)

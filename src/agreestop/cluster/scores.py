@@ -116,10 +116,10 @@ def calibrate(
     W. The other arguments are described in `decide` and `ensemble.score`.
     """
     if not isinstance(rule, Rule):
-        advice = (
-            "give a rule that is to be calibrated, such as AgreeStop(...), and then the members"
+        raise InputError(
+            f"the rule is a {type(rule).__name__}: give a rule that is to be calibrated, such as "
+            "AgreeStop(...), and then the members."
         )
-        raise InputError(f"the rule is a {type(rule).__name__}: {advice}.")
     check_terms(rule.terms)
     parts = _run(
         Actors(address, actors, cpus, gpus),

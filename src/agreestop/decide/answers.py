@@ -159,8 +159,10 @@ class Answers(Inputs):
         for name in ("gold", costs, "weights", "id"):
             has = [name in one for one in records]
             if any(has) and not all(has):
-                where = f"{path}, line {lines[has.index(False)][0]}"
-                raise InputError(f"{where} has no {name!r} and others have: give it on all lines.")
+                raise InputError(
+                    f"{path}, line {lines[has.index(False)][0]} has no {name!r} and others have: "
+                    "give it on all lines."
+                )
             given[name] = [one[name] for one in records] if all(has) else None
         if cost is not None and given[cost] is None:
             raise InputError(f"{path} has no {cost!r}: it has {', '.join(map(repr, first))}.")
@@ -380,8 +382,10 @@ class VoteRisk(OpenRisk, KeptInFiles):
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
-            advice = "VoteRisk.fit makes one that is learned"
-            raise InputError(f"form is {self.form!r:.80}: choose {' or '.join(FORMS)}; {advice}.")
+            raise InputError(
+                f"form is {self.form!r:.80}: choose {' or '.join(FORMS)}; VoteRisk.fit makes one "
+                "that is learned."
+            )
 
     @staticmethod
     def criterion(a: Integers, b: Integers) -> Floats:

@@ -178,8 +178,10 @@ def calibrate_reduced(
         )
     for name, words in SAME.items():
         if any(getattr(part, name) != getattr(first, name) for part in parts):
-            advice = "score all of them with one ensemble on one engine"
-            raise InputError(f"the parts have different {words}: {advice}.")
+            raise InputError(
+                f"the parts have different {words}: score all of them with one ensemble on one "
+                "engine."
+            )
     rule = first.rule
     joined = first if len(parts) == 1 else _joined(rule, parts)
     members, classes = joined.sizes

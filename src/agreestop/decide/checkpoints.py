@@ -685,14 +685,16 @@ def _as_weights(weights: ArrayLike, max_weight: float | None, n: int) -> Floats:
     if array.shape != (n,):
         raise InputError(f"weights has shape {array.shape} for {n} examples: give one for each.")
     if max_weight is None:
-        known = "it must be known beforehand"
         raise InputError(
-            f"weights needs max_weight, the largest weight that any input can have: {known}."
+            "weights needs max_weight, the largest weight that any input can have: it must be "
+            "known beforehand."
         )
     if not is_number(max_weight) or not max_weight > 0:
         raise InputError(f"max_weight is {max_weight!r}: give a finite number above 0.")
     inside = (array >= 0) & (array <= max_weight)
     if not inside.all():
-        limit = f"every weight must lie between 0 and max_weight, {max_weight:g}"
-        raise InputError(f"weights holds {array[~inside][0]:g}: {limit}.")
+        raise InputError(
+            f"weights holds {array[~inside][0]:g}: every weight must lie between 0 and max_weight, "
+            f"{max_weight:g}."
+        )
     return array

@@ -293,11 +293,9 @@ class SpikingNetwork(nn.Module):
     ) -> None:
         super().__init__()
         if not hasattr(config, "layers") or not isinstance(generator, torch.Generator):
-            given = (
-                f"config is a {type(config).__name__} and generator a {type(generator).__name__}"
-            )
             raise InputError(
-                f"{given}: settings such as FullyConnected, and a torch.Generator, are needed."
+                f"config is a {type(config).__name__} and generator a {type(generator).__name__}: "
+                "settings such as FullyConnected, and a torch.Generator, are needed."
             )
         self.config = config
         self.members, self.classes = config.members, config.classes
@@ -482,16 +480,18 @@ class SpikingNetwork(nn.Module):
         if index == 0 and self.real_input:
             return emitted, none, operations
         if index == 0 and not bool(((x == 0) | (x == 1)).all()):
-            why = "set real_input=True in the settings to count its operations as multiplications"
-            raise InputError(f"x holds values other than 0 and 1: {why}.")
+            raise InputError(
+                "x holds values other than 0 and 1: set real_input=True in the settings to count "
+                "its operations as multiplications."
+            )
         return emitted, operations, none
 
     def _check(self, x: Tensor, state: NetworkState | None, steps: int | None) -> None:
         shape, K = self.input_shape, self.members
         if not isinstance(x, Tensor) or not isinstance(state, NetworkState | None):
-            given = f"x is a {type(x).__name__} and state a {type(state).__name__}"
             raise InputError(
-                f"{given}: a tensor, and the state that a call returned or None, are needed."
+                f"x is a {type(x).__name__} and state a {type(state).__name__}: a tensor, and the "
+                "state that a call returned or None, are needed."
             )
         axes, sizes = x.ndim - len(shape), "".join(f", {size}" for size in shape)
         wanted = f"(T, batch{sizes}) or (T, {K}, batch{sizes})"
@@ -512,5 +512,7 @@ class SpikingNetwork(nn.Module):
             )
         check_held(x, steps)
         if state is not None and len(state.layers) != len(self.layers):
-            counts = f"state has {len(state.layers)} layers and the network {len(self.layers)}"
-            raise InputError(f"{counts}: give the state that this network returned.")
+            raise InputError(
+                f"state has {len(state.layers)} layers and the network {len(self.layers)}: give "
+                "the state that this network returned."
+            )

@@ -35,11 +35,15 @@ def check_input(x: Tensor, inputs: int, sizes: str, axes: int, members: int) -> 
     (T, K, batch, *sizes). sizes[0] is `inputs`.
     """
     if x.ndim not in (axes, axes + 1) or x.shape[2 - axes] != inputs:
-        wanted = f"(T, batch, {sizes}) or (T, K, batch, {sizes})"
-        raise InputError(f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer.")
+        raise InputError(
+            f"the input has shape {tuple(x.shape)}: (T, batch, {sizes}) or (T, K, batch, {sizes}) "
+            "is needed by this layer."
+        )
     if x.ndim > axes and x.shape[1] != members:
-        counts = f"the input has {x.shape[1]} members along its second axis and the layer {members}"
-        raise InputError(f"{counts}: give one for each, or share one.")
+        raise InputError(
+            f"the input has {x.shape[1]} members along its second axis and the layer {members}: "
+            "give one for each, or share one."
+        )
 
 
 def product_in_chunks(rows: Tensor, weight: Tensor, chunks: int) -> Tensor:
@@ -237,9 +241,9 @@ class MemberBatchNorm2d(nn.Module):
         in the sequence.
         """
         if x.ndim != 6 or x.shape[1] != self.members or x.shape[3] != self.channels:
-            wanted = f"(T, {self.members}, batch, {self.channels}, H, W)"
             raise InputError(
-                f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer."
+                f"the input has shape {tuple(x.shape)}: (T, {self.members}, batch, "
+                f"{self.channels}, H, W) is needed by this layer."
             )
         if not self.steps:
             return members_first(
