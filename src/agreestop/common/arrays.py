@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
-from typing import Any, Self, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -562,14 +562,15 @@ def join_parts(parts: Sequence[Result], axis: int = 0) -> Result:
     the steps (1) or the members (2). None if any part is None.
     """
     given: Any = parts
+    kind: Any = type(given[0])
     joined: Any = None
     if len(given) == 1:
         joined = given[0]
-    elif isinstance(given[0], np.ndarray) and not any(part is None for part in given):
-        joined = np.concatenate(given, axis)
     elif is_dataclass(given[0]):
         names = [field.name for field in fields(given[0])]
-        joined = type(given[0])(
+        joined = kind(
             *(join_parts([getattr(part, name) for part in given], axis) for name in names)
         )
-    return cast(Result, joined)
+    elif not any(part is None for part in given):
+        joined = np.concatenate(given, axis)
+    return joined

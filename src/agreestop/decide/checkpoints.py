@@ -416,7 +416,7 @@ def select(data: Row, rows: Any, *names: str) -> Row:
     """A dataclass with some of the rows in the fields that are named; None stays None."""
     parts = {name: getattr(data, name) for name in names}
     known = {name: part[rows] for name, part in parts.items() if part is not None}
-    return cast(Row, replace(cast(Any, data), **known))
+    return replace(cast(Any, data), **known)
 
 
 @dataclass(frozen=True, eq=False)

@@ -192,7 +192,9 @@ class DenseLive:
 
     def __init__(self, network: SpikingNetwork | ModuleMembers, device: str) -> None:
         self._network: Any = network
-        self._device, self._state, self._counts = device, cast(Any, None), cast(Any, 0)
+        self._device = device
+        self._state: Any = None
+        self._counts: Any = 0
 
     @torch.no_grad()
     def push(
@@ -209,9 +211,9 @@ class DenseLive:
             torch.as_tensor(step, device=self._device)[None, None], self._state
         )
         if self._network.output != "spikes":
-            return cast(NDArray[Any], outputs[0, :, 0].cpu().numpy())
+            return outputs[0, :, 0].cpu().numpy()
         self._counts += outputs[0, :, 0].long()
-        return cast(NDArray[Any], self._counts.cpu().numpy())
+        return self._counts.cpu().numpy()
 
 
 @final

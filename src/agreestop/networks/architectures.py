@@ -12,7 +12,7 @@ Time is the first axis. A network stores no state between calls: state goes in a
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, final
@@ -287,6 +287,7 @@ class SpikingNetwork(nn.Module):
     """
 
     output: Literal["spikes"] = "spikes"
+    layers: Sequence[SpikingLayer]
 
     def __init__(
         self, config: Architecture, generator: torch.Generator, deviation: float | None = None
@@ -307,7 +308,7 @@ class SpikingNetwork(nn.Module):
             if config.real_input
             else "once"
         )
-        self.layers = nn.ModuleList(config.layers())
+        self.layers = cast(Any, nn.ModuleList(config.layers()))  # a sequence that torch knows
         # For each member a network of one, and views of the buffers for them; in lists, so that
         # they are no part of this network.
         self._singles: list[SpikingNetwork] = []
@@ -370,7 +371,7 @@ class SpikingNetwork(nn.Module):
         keep_state: bool = True,
     ) -> tuple[Tensor, NetworkState]:
         self._check(x, state, steps)
-        layers = list(cast(Iterable[SpikingLayer], self.layers))
+        layers = self.layers
         if (
             self.members > 1
             and torch.is_grad_enabled()
@@ -394,10 +395,9 @@ class SpikingNetwork(nn.Module):
 
     def _train(self, x: Tensor, steps: int | None) -> tuple[Tensor, NetworkState]:
         """Spikes from rest, and a state without layers."""
-        layers = list(cast(Iterable[SpikingLayer], self.layers))
         earlier, pooled = x, False
-        for index, layer in enumerate(layers):
-            pool = index + 1 < len(layers) and layers[index + 1].max_pool
+        for index, layer in enumerate(self.layers):
+            pool = index + 1 < len(self.layers) and self.layers[index + 1].max_pool
             spikes, pooled = layer.train_in_one_kernel(
                 x, earlier, None if index else steps, pooled, pool
             )
@@ -426,14 +426,13 @@ class SpikingNetwork(nn.Module):
                 for member in range(self.members)
             ]
             self._views[:] = [value for _, value in buffers], views
-        last, seen = cast(SpikingLayer, self.layers[-1]), cast(list[Tensor], [])
+        last = self.layers[-1]
+        seen: list[Tensor] = []
         parts = {name: value.unbind(0) for name, value in self.named_parameters()}
         outputs, afters = [], []
         for member, single in enumerate(self._singles):
             single.like(self)
-            cast(SpikingLayer, single.layers[-1]).observe = (
-                None if last.observe is None else seen.append
-            )
+            single.layers[-1].observe = None if last.observe is None else seen.append
             values = {name: part[member][None] for name, part in parts.items()}
             values |= self._views[1][member]
             before = (
@@ -451,7 +450,7 @@ class SpikingNetwork(nn.Module):
             outputs.append(spikes)
             afters.append(after)
             # `seen` holds tensors of this call
-            cast(SpikingLayer, single.layers[-1]).observe = None
+            single.layers[-1].observe = None
         if last.observe is not None:
             last.observe(torch.cat(seen, 1))
         layers = _JoinedLayers([after.layers for after in afters]) if keep_state else ()

@@ -417,11 +417,11 @@ class SpikingLayer(nn.Module):
             received = received.mean((-2, -1))
         elif isinstance(self.synapses, MemberLinear) and received.ndim > 4:
             received = received.flatten(3)
-        return cast(Tensor, self.synapses(received))
+        return self.synapses(received)
 
     def _shortcut(self, earlier: Tensor, time: int) -> Tensor | None:
         if isinstance(self.shortcut, nn.Sequential):
-            return cast(Tensor, self.shortcut[1](self.shortcut[0](earlier), time))
+            return self.shortcut[1](self.shortcut[0](earlier), time)
         return None if self.shortcut is None else earlier
 
     def train_in_one_kernel(
@@ -481,7 +481,7 @@ class SpikingLayer(nn.Module):
             self.observe(currents)
         if steps is not None:
             currents = currents.expand(steps, *(-1,) * (currents.ndim - 1))
-        return cast(tuple[Tensor, SRMState], self.neurons(currents, state))
+        return self.neurons(currents, state)
 
     def operations(self, x: Tensor, earlier: Tensor) -> Tensor:
         """Synapses that non-zero inputs reach: (T, K, batch), or (T, 1, batch) for an input that
@@ -515,10 +515,8 @@ def conv_layer(
     **options: Any,
 ) -> SpikingLayer:
     """A layer of 3×3 convolutions with batch normalisation; options as for `SpikingLayer`."""
-    synapses, norm = normalised_conv(members, inputs, outputs, 3, stride, timed)
-    return SpikingLayer(
-        cast(MemberConv2d, synapses), cast(MemberBatchNorm2d, norm), SRM(members, neuron), **options
-    )
+    parts: Any = normalised_conv(members, inputs, outputs, 3, stride, timed)
+    return SpikingLayer(parts[0], parts[1], SRM(members, neuron), **options)
 
 
 def dense_layers(
