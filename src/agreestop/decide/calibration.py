@@ -115,18 +115,15 @@ class ReducedExamples:
     weighted: bool | None = None
 
 
-def reduce_examples(
-    rule: Rule, scores: Scores, conditions: Conditions | None = None
-) -> ReducedExamples:
+def reduce_examples(rule: Rule, scores: Scores) -> ReducedExamples:
     """Reduce scores to what the calibration of the rule needs of them."""
-    return _read_examples(rule, scores, conditions)[0]
+    return _read_examples(rule, scores, Conditions())[0]
 
 
 def _read_examples(
-    rule: Rule, scores: Scores, conditions: Conditions | None
+    rule: Rule, scores: Scores, known: Conditions
 ) -> tuple[ReducedExamples, LabelledEvidence]:
     """The examples after reduction, and before it."""
-    known = Conditions() if conditions is None else conditions
     settings, rule = repr(rule), rule.on(scores)
     data = scores.at(rule.checkpoints)
     columns = range(len(data.times))
