@@ -41,6 +41,7 @@ from agreestop.common import (
     check_unchanged,
     in_memory,
     is_integer,
+    join_parts,
     mix,
     write_npz,
 )
@@ -173,11 +174,7 @@ class Events:
         pointers = np.concatenate(
             [part.pointers + end for part, end in zip(compact, ends[:-1], strict=True)]
         )
-        values = (
-            None
-            if parts[0].values is None
-            else np.concatenate([part.values for part in compact if part.values is not None])
-        )
+        values = join_parts([part.values for part in compact])
         shape = (len(pointers), *parts[0].shape[1:])
         return object.__new__(cls)._set(
             np.concatenate([part.indices for part in compact]), pointers, values, shape, None, None
