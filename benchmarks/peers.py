@@ -40,7 +40,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.layers import SpikingLayer
 
 from .results import version_of
 
@@ -261,10 +260,7 @@ class Weights:
     @classmethod
     def of(cls, network: SpikingNetwork) -> Weights:
         """The weights of our members, which must have one hidden layer."""
-        hidden, readout = (
-            cast(SpikingLayer, layer).synapses.weight.detach().cpu().clone()
-            for layer in network.layers
-        )
+        hidden, readout = (layer.synapses.weight.detach().cpu().clone() for layer in network.layers)
         return cls(hidden, readout)
 
     @property

@@ -72,8 +72,9 @@ def __getattr__(name: str) -> object:
     if name in _GONE:
         raise AttributeError(f"agreestop.{name} is gone in 0.3: {_GONE[name]}.")
     if name in _INNER:
-        where = f"it is in {_INNER[name]}"
-        raise AttributeError(f"agreestop.{name} is not a public name any more: {where}.")
+        raise AttributeError(
+            f"agreestop.{name} is not a public name any more: it is in {_INNER[name]}."
+        )
     decide = import_module("agreestop.decide")
     if name != "__all__" and name not in decide.__all__:
         raise AttributeError(f"module 'agreestop' has no attribute {name!r}")

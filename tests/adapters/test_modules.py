@@ -20,7 +20,7 @@ import agreestop as ag
 from agreestop.adapters import AdaptedEngine, from_module
 from agreestop.common import InputError
 from agreestop.networks import ModuleMembers
-from agreestop.networks.digests import network_digest
+from agreestop.networks.digests import KnownDigest
 
 STEPS, SENSORS, CLASSES = 20, 6, 3
 RULES = [
@@ -407,7 +407,7 @@ def test_the_digest_follows_what_functions_and_layers_hold() -> None:
         assert one == again != other
     strides = [ModuleMembers([nn.Conv1d(1, 1, 1, stride=stride)]) for stride in (1, 2)]
     strides[1].load_state_dict(strides[0].state_dict())
-    assert network_digest(strides[0]) != network_digest(strides[1])
+    assert KnownDigest().of(strides[0]) != KnownDigest().of(strides[1])
 
 
 def test_a_state_that_is_changed_in_place_may_be_the_output() -> None:

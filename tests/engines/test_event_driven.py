@@ -9,7 +9,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ exactly = pytest.mark.skipif(
 
 
 def layers_of(network: SpikingNetwork) -> list[SpikingLayer]:
-    return [cast(SpikingLayer, layer) for layer in network.layers]
+    return list(network.layers)
 
 
 def network_of(

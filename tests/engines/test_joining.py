@@ -25,7 +25,8 @@ from agreestop.engines import (
     run_to_end,
     score,
 )
-from agreestop.engines.joining import JoiningLive, JoiningPass, MemberGroups
+from agreestop.engines.early_stopping import JoiningPass, MemberGroups
+from agreestop.engines.live import JoiningLive
 from agreestop.engines.prefilter import prefilter_for
 from agreestop.networks import ModuleMembers, Posterior, SpikingNetwork
 from tests.decide.strategies import at_threshold

@@ -9,7 +9,6 @@ import numpy as np
 
 from agreestop.common import InputError, atomic_writer
 from agreestop.events import Recording
-from agreestop.events.datasets.n_mnist import LATEST_STAMP
 from agreestop.events.datasets.n_mnist import SIZE as N_MNIST_SIZE
 from agreestop.events.formats.aedat import (
     _HEAD,
@@ -17,12 +16,13 @@ from agreestop.events.formats.aedat import (
     EVENT,
     POLARITY,
     SIZE,
-    STAMP_OFFSET,
     VERSIONS,
     _Packet,
 )
 from agreestop.events.formats.recording import BLOCK, LATEST
 
+LATEST_STAMP = 2**23 - 1  # of N-MNIST, in microseconds
+STAMP_OFFSET = 4  # of AEDAT 3.1, in bytes
 HEADER_2 = (
     VERSIONS["2.0"] + b"\r\n"
     b"# This is a raw AE data file - do not edit\r\n"

@@ -5,7 +5,7 @@ operations.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,7 +140,7 @@ def test_a_held_image_equals_the_repeated_image(config: Architecture, training: 
     if (
         isinstance(config, ResNet18) and config.timed
     ):  # an image is normalised once, with the statistics of the first step
-        stem = cast(SpikingLayer, network.layers[0]).norm
+        stem = network.layers[0].norm
         assert stem is not None
         for value in (stem.running_mean, stem.running_var):
             value[:] = value[:, :1].clone()
@@ -432,7 +432,7 @@ def test_members_in_turn_compute_what_they_compute_together(rates: bool) -> None
             if isinstance(module, SRM):
                 module.rates = rates
         seen: list[torch.Tensor] = []
-        cast(SpikingLayer, network.layers[-1]).observe = seen.append
+        network.layers[-1].observe = seen.append
         run = network._run_in_turn if in_turn else network
         with torch.no_grad():
             _, state = run(x, None, None)

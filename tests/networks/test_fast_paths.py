@@ -4,8 +4,6 @@ all weight types.
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +18,6 @@ from agreestop.engines import Dense, EventDriven
 from agreestop.kernels import SLOPES, SRMParameters, SRMState, Surrogate
 from agreestop.kernels.cpu.sparse_product import sparse_product
 from agreestop.networks import Convolutional, FullyConnected, Neuron, SpikingNetwork, srm
-from agreestop.networks.layers import SpikingLayer
 from tests.engines.test_event_driven import exactly
 from tests.networks.plain import generator, gradients
 
@@ -173,7 +170,7 @@ def test_every_weight_type_gives_the_spikes_of_the_dense_engine_where_it_rounds_
     network, draws = SpikingNetwork(config, generator(seed)).eval(), generator(seed)
     with torch.no_grad():
         for layer in network.layers:
-            weight = cast(SpikingLayer, layer).synapses.weight
+            weight = layer.synapses.weight
             weight.copy_(torch.randint(-127, 128, weight.shape, generator=draws))
             # one input of each neuron
             largest = weight[:, :1] if weight.ndim == 3 else weight[:, :, :1, :1, :1]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agreestop.common import parallel_for
 from agreestop.kernels.cpu import numba_runtime
 from agreestop.networks import SRM, Neuron, srm
 from tests.networks.plain import generator
@@ -25,14 +26,14 @@ def test_all_items_are_done_once_and_an_error_in_a_thread_is_raised() -> None:
         def work(thread: int, first: int, last: int, done: Tensor = done) -> None:
             done[first:last] += 1
 
-        numba_runtime.parallel_for(work, items, count)
+        parallel_for(work, items, count)
         assert bool((done == 1).all())
 
     def fail(thread: int, first: int, last: int) -> None:
         raise ValueError("raised")
 
     with pytest.raises(ValueError, match="raised"):
-        numba_runtime.parallel_for(fail, 10, 2)
+        parallel_for(fail, 10, 2)
 
 
 def test_single_threaded_leaves_the_threads_to_the_loops() -> None:

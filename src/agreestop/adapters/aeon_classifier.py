@@ -77,10 +77,9 @@ class AeonEarlyClassifier(BaseEarlyClassifier):  # type: ignore[misc]
 
     def _update_predict(self, X: Any) -> tuple[NDArray[Any], Booleans]:
         if len(X) != len(self._state):
-            left = f"{len(self._state)} series had no decision after the last call"
             raise InputError(
-                f"X has {len(X)} series, but {left}: give those, in the same order, or call "
-                "reset_state_info."
+                f"X has {len(X)} series, but {len(self._state)} series had no decision after the "
+                "last call: give those, in the same order, or call reset_state_info."
             )
         return self._watch(X, self._next, self._state)
 

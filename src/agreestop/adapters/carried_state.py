@@ -275,11 +275,9 @@ class CarriedState(nn.Module):
         if self.time_axis is None or not isinstance(output, Tensor):
             return output
         if output.ndim <= self.time_axis or output.shape[self.time_axis] != 1:
-            given = (
-                f"the network returned shape {tuple(output.shape)} for one step, which has no time "
-                f"axis {self.time_axis} of size 1"
-            )
             raise InputError(
-                f"{given}: let its loop run over the steps of x, and return all of them."
+                f"the network returned shape {tuple(output.shape)} for one step, which has no time "
+                f"axis {self.time_axis} of size 1: let its loop run over the steps of x, and "
+                "return all of them."
             )
         return output.squeeze(self.time_axis)

@@ -142,9 +142,9 @@ def _as_groups(groups: ArrayLike | None, n: int, name: str = "groups") -> NDArra
         return None
     array = as_array(groups, name)
     if array.shape != (n,) or array.dtype.kind not in "iuUS":
-        given = f"{name} has shape {array.shape} and dtype {array.dtype}"
         raise InputError(
-            f"{given}: {n} whole numbers or strings are needed, one for each row of X."
+            f"{name} has shape {array.shape} and dtype {array.dtype}: {n} whole numbers or strings "
+            "are needed, one for each row of X."
         )
     return array
 
@@ -244,7 +244,7 @@ def read_new_series(estimator: Any, X: ArrayLike) -> Floats:
         raise InputError(
             f"X has {series.shape[-1]} times, but the last checkpoint is {last}: give whole series."
         )
-    return cast(Floats, series)
+    return series
 
 
 def too_many_times(checkpoints: Any, times: tuple[int, ...]) -> tuple[str, ...]:
@@ -271,13 +271,13 @@ def series_times(checkpoints: Any, length: int) -> tuple[int, ...]:
                 }
             )
         )
-    times = as_checkpoints(given)
+    times: Any = as_checkpoints(given)
     if not all(is_integer(time) for time in times) or times[-1] > length:
         raise InputError(
             f"checkpoints is {given!r}: give whole numbers of time steps, at most {length}, "
             "the length of the series."
         )
-    return cast(tuple[int, ...], times)
+    return times
 
 
 def prefix(estimator: Any, series: Floats, time: int) -> Floats:

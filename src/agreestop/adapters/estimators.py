@@ -157,12 +157,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
         check_series(series.shape, self.checkpoints)
         if not hasattr(self.estimator, "predict_proba"):
-            needed = (
-                "give a classifier that has it, or put yours into "
-                "sklearn.calibration.CalibratedClassifierCV"
-            )
             raise InputError(
-                f"estimator is a {type(self.estimator).__name__} without predict_proba: {needed}."
+                f"estimator is a {type(self.estimator).__name__} without predict_proba: give a "
+                "classifier that has it, or put yours into "
+                "sklearn.calibration.CalibratedClassifierCV."
             )
         if not is_integer(self.folds) or self.folds < 0 or self.folds == 1:
             raise InputError(f"folds is {self.folds!r}: give 2 or more, or 0 for no temperatures.")
@@ -186,13 +184,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         rule = make(self.target, self.checkpoints_, self.max_set_size)
         if not isinstance(rule, Rule) or rule.checkpoints != self.checkpoints_:
-            made = (
-                f"a {type(rule).__name__} with other checkpoints than "
-                f"{reprlib.repr(self.checkpoints_)}"
-            )
             raise InputError(
-                f"rule makes {made}: give what makes a rule of the target, checkpoints and "
-                "max_set_size that it gets."
+                f"rule makes a {type(rule).__name__} with other checkpoints than "
+                f"{reprlib.repr(self.checkpoints_)}: give what makes a rule of the target, "
+                "checkpoints and max_set_size that it gets."
             )
         self._check_abstain_label(rule)
         self.calibration_rows_ = divided.counted
@@ -365,10 +360,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if found.shape != (len(series), len(known)) or not (
             (found >= 0).all() and (np.abs(found.sum(1) - 1) < SUM_ERROR).all()
         ):
-            given = f"values of shape {found.shape}, sums other than 1, or values below 0"
             raise InputError(
-                f"predict_proba of the estimator gives {given}: probabilities ({len(series)}, "
-                f"{len(known)}) are needed."
+                f"predict_proba of the estimator gives values of shape {found.shape}, sums other "
+                f"than 1, or values below 0: probabilities ({len(series)}, {len(known)}) are "
+                "needed."
             )
         confidence[:, np.searchsorted(self.classes_, known)] = found
         return np.log(np.clip(confidence, LEAST_CONFIDENCE, 1.0))
@@ -406,10 +401,10 @@ def _count_unmet(rule: Rule, met: Booleans) -> tuple[Rule, str]:
         return rule, f"{words}."
     allowed = n + 1 - quantile_rank(n, target, delta)
     if unmet >= allowed:
-        most = f"a target of {in_words(target)} allows {max(allowed - 1, 0)} of these"
         raise InputError(
-            f"{whom}, so new rows will be missed as often: {most}, so give more rows of each "
-            "class, or leave rare classes out."
+            f"{whom}, so new rows will be missed as often: a target of {in_words(target)} allows "
+            f"{max(allowed - 1, 0)} of these, so give more rows of each class, or leave rare "
+            "classes out."
         )
     stricter: Any = rule
     stricter = replace(stricter, target=_target_with(n - unmet, allowed - unmet, delta))

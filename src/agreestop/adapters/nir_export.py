@@ -11,6 +11,7 @@ NIR compares with >, so the threshold is the float32 below θ. NIR has no word f
 reset: read the graph with reset="subtract".
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -46,12 +47,11 @@ def to_nir(source: Any, *, dt: float = 1e-3) -> list[Any]:
         raise InputError(
             f"dt is {dt!r}: give the length of a time step in seconds, for example 1e-3."
         )
-    layers = [cast(SpikingLayer, layer) for layer in network.layers]
-    for layer in layers:
+    for layer in network.layers:
         _check(layer)
     with torch.no_grad():
         return [
-            _GraphWriter(nir, network, member, dt).write(layers)
+            _GraphWriter(nir, network, member, dt).write(network.layers)
             for member in range(network.members)
         ]
 
@@ -85,7 +85,7 @@ class _GraphWriter:
         self._nodes: dict[str, Any] = {"input": nir.Input(np.array(self._shape))}
         self._edges: list[tuple[str, str]] = []
 
-    def write(self, layers: list[SpikingLayer]) -> Any:
+    def write(self, layers: Sequence[SpikingLayer]) -> Any:
         last = earlier = "input"
         shapes = {"input": self._shape}
         for index, layer in enumerate(layers):

@@ -187,8 +187,10 @@ class _FileReader:
         external = not data.is_virtual and data.external is not None
         if external or data.is_virtual:
             where = "in another file" if external else "a view of other data sets"
-            advice = "write the graph again with nir.write, which stores all values in the file"
-            raise InputError(f"the values of {str(data.name)[:60]!r} are {where}: {advice}.")
+            raise InputError(
+                f"the values of {str(data.name)[:60]!r} are {where}: write the graph again with "
+                "nir.write, which stores all values in the file."
+            )
 
 
 def _text(value: Any) -> str:

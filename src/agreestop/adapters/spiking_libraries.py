@@ -53,9 +53,7 @@ def from_snntorch(
                 if not neuron.init_hidden:
                     yield Arguments(neuron)
 
-    return _engine(
-        networks, "snnTorch", carriers, output, lambda network: time_axis, input_shape, device
-    )
+    return _engine(networks, "snnTorch", carriers, output, time_axis, None, input_shape, device)
 
 
 def from_spikingjelly(
@@ -81,17 +79,13 @@ def from_spikingjelly(
         )
 
     def axis(network: nn.Module) -> int | None:
-        return (
-            0
-            if any(
-                isinstance(module, base.MemoryModule) and module.step_mode == "m"
-                for module in network.modules()
-            )
-            else None
+        multi_step = any(
+            isinstance(module, base.MemoryModule) and module.step_mode == "m"
+            for module in network.modules()
         )
+        return 0 if multi_step else None
 
-    chosen = axis if time_axis == "auto" else lambda network: time_axis
-    return _engine(networks, "SpikingJelly", carriers, output, chosen, input_shape, device)
+    return _engine(networks, "SpikingJelly", carriers, output, time_axis, axis, input_shape, device)
 
 
 def from_norse(
@@ -123,17 +117,10 @@ def from_norse(
                 yield Arguments(module)
 
     def axis(network: nn.Module) -> int | None:
-        return (
-            0
-            if any(
-                isinstance(module, (snn.SNN, snn.SNNRecurrent, lift))
-                for module in network.modules()
-            )
-            else None
-        )
+        kinds = snn.SNN, snn.SNNRecurrent, lift
+        return 0 if any(isinstance(module, kinds) for module in network.modules()) else None
 
-    chosen = axis if time_axis == "auto" else lambda network: time_axis
-    return _engine(networks, "Norse", carriers, output, chosen, input_shape, device)
+    return _engine(networks, "Norse", carriers, output, time_axis, axis, input_shape, device)
 
 
 def from_sinabs(
@@ -167,19 +154,16 @@ def from_sinabs(
                 yield OneStep(layer, forward=lambda x: x.unsqueeze(1))
 
     def axis(network: nn.Module) -> int | None:
-        return (
-            None
-            if any(isinstance(layer, (squeezed, unflatten)) for layer in network.modules())
-            else 1
-        )
+        kinds = squeezed, unflatten
+        return None if any(isinstance(layer, kinds) for layer in network.modules()) else 1
 
-    chosen = axis if time_axis == "auto" else lambda network: time_axis
     return _engine(
         networks,
         "sinabs",
         carriers,
         output,
-        chosen,
+        time_axis,
+        axis,
         input_shape,
         device,
         counted=output == "spikes",
@@ -191,13 +175,14 @@ def _engine(
     library: str,
     carriers: Callable[[nn.Module], Iterable[Carrier]],
     output: str,
-    time_axis: Callable[[nn.Module], Any],
+    time_axis: TimeAxis,
+    axis_of: Callable[[nn.Module], int | None] | None,
     input_shape: Shape,
     device: str | None,
     counted: bool = False,
 ) -> AdaptedEngine:
-    """The engine of networks of one library. counted: spikes are added up along the way and
-    reach the engine as logits.
+    """The engine of networks of one library. axis_of tells the axis of a network where time_axis is
+    "auto". counted: spikes are added up along the way and reach the engine as logits.
     """
 
     def choose(outputs: Sequence[Any]) -> Any:
@@ -205,7 +190,9 @@ def _engine(
 
     carried = []
     for index, network in enumerate(as_modules(networks)):
-        found, axis = list(carriers(network)), time_axis(network)
+        found, axis = list(carriers(network)), time_axis
+        if axis == "auto" and axis_of is not None:
+            axis = axis_of(network)
         if not found:
             raise InputError(
                 f"network {index}, a {type(network).__name__}, holds no neurons of {library}: give "

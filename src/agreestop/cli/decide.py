@@ -113,10 +113,10 @@ def decide(
     if output is not None and output.suffix not in (
         FORMATS if ray is None else (*FORMATS, *CLUSTER_FORMATS)
     ):
-        advice = (
-            f"give a name that ends in {', '.join(FORMATS)}, or with --ray in .parquet, or a folder"
+        raise InputError(
+            f"{output} ends in {output.suffix!r}: give a name that ends in {', '.join(FORMATS)}, "
+            "or with --ray in .parquet, or a folder."
         )
-        raise InputError(f"{output} ends in {output.suffix!r}: {advice}.")
     if ray is not None and (members is None or output is None):
         raise InputError(
             "--ray runs members on inputs and writes a file: give "

@@ -100,10 +100,9 @@ def parse_checkpoints(text: str, available: tuple[float, ...]) -> tuple[float, .
         low, high = float(bounds[1]), float(bounds[2] or bounds[1])
         inside = [time for time in available if low <= time <= high]
         if not inside:
-            given = f"{available[0]} to {available[-1]}"
             raise InputError(
-                f"--checkpoints asks for {part.strip()}, but the file has times {given}: choose "
-                "among those."
+                f"--checkpoints asks for {part.strip()}, but the file has times {available[0]} to "
+                f"{available[-1]}: choose among those."
             )
         chosen += inside
     return tuple(chosen)

@@ -206,9 +206,9 @@ def decide(
             f"out is {out!r}: give a path, the name of a .parquet file or of a folder."
         )
     if Path(out).suffix in OTHER_FORMATS:
-        others = f"only the command line writes {' and '.join(OTHER_FORMATS)}"
         raise InputError(
-            f"out is {out}, and {others}: give a name that ends in .parquet, or a folder."
+            f"out is {out}, and only the command line writes {' and '.join(OTHER_FORMATS)}: give a "
+            "name that ends in .parquet, or a folder."
         )
     source = as_paths(source)
     check_apart(source, target := Path(out))
@@ -224,7 +224,6 @@ def decide(
     ensemble = (
         load_ensemble(members, engine=engine) if isinstance(members, (str, PathLike)) else members
     )
-    training = ensemble.training_rows
     planned = PlannedSource.of(source, shard_rows, skip_damaged)
     check_carried(shard.path for shard in planned.shards)
     wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
@@ -233,20 +232,11 @@ def decide(
     named = {} if first is None else {"first": as_count(first, "first", least=0)}
     key = planned.key(rule=stored_rule.hex(), members=ensemble.digest, engine=name, **named)
     start = named.get("first", int(key[:12], 16) if calibrated.randomized else 0)
+    result = partial(_result, began, target, planned, calibrated, name, ensemble.training_rows)
     single = target.suffix == ".parquet"
     folder = (target.with_name(f"{target.name}.parts") if single else target).resolve()
     if single and (summary := read_part(target, key)) is not None and summary.rows == planned.total:
-        return _result(
-            target,
-            planned,
-            calibrated,
-            summary,
-            len(planned.shards),
-            planned.damaged,
-            name,
-            perf_counter() - began,
-            training,
-        )
+        return result(summary, len(planned.shards), planned.damaged)
     with _job_folder(folder, key):
         known = (
             (shard.number, read_part(part_path(folder, shard.number), key))
@@ -307,17 +297,7 @@ def decide(
             write_plan(folder, key, sorted(parts))
     if single and summary.rows == planned.total:
         shutil.rmtree(folder)
-    return _result(
-        target,
-        planned,
-        calibrated,
-        summary,
-        resumed,
-        tuple(damaged),
-        name,
-        perf_counter() - began,
-        training,
-    )
+    return result(summary, resumed, tuple(damaged))
 
 
 @contextmanager
@@ -332,10 +312,9 @@ def _job_folder(folder: Path, key: str) -> Iterator[None]:
                 "them."
             )
         if begun and not mine:
-            changed = "another rule, other members, other files or other versions"
             raise InputError(
-                f"{folder} holds decisions of another job ({changed}): give another name, or "
-                "remove it."
+                f"{folder} holds decisions of another job (another rule, other members, other "
+                "files or other versions): give another name, or remove it."
             )
         if not mine:
             write_plan(folder, key)
@@ -343,17 +322,17 @@ def _job_folder(folder: Path, key: str) -> Iterator[None]:
 
 
 def _result(
+    began: float,
     out: Path,
     planned: PlannedSource,
     rule: CalibratedRule,
+    engine: str,
+    training: TrainingRows | None,
     summary: PartSummary,
     resumed: int,
     damaged: tuple[str, ...],
-    engine: str,
-    seconds: float,
-    training: TrainingRows | None,
 ) -> ClusterRun:
-    rows = summary.rows
+    rows, seconds = summary.rows, perf_counter() - began
     compared = rule.overlaps(np.empty(0, np.uint64)) + (
         [] if training is None else [Overlap("training", "ids", chance=training.chance)]
     )

@@ -68,10 +68,9 @@ class PartSummary:
     def joined(cls, parts: Sequence[Self]) -> Self:
         """The sums over several shards."""
         seen = tuple(map(sum, zip(*(part.seen for part in parts), strict=True)))
-        rows, sizes, computed = (
-            sum(getattr(part, name) for part in parts) for name in ("rows", "set_size", "computed")
-        )
-        return cls(rows, sum(part.stop_time for part in parts), sizes, computed, seen)
+        names = ("rows", "stop_time", "set_size", "computed")
+        rows, times, sizes, computed = (sum(getattr(one, name) for one in parts) for name in names)
+        return cls(rows, times, sizes, computed, seen)
 
 
 def part_path(folder: Path, number: int) -> Path:

@@ -60,12 +60,9 @@ class Actors:
 
     def __post_init__(self) -> None:
         if self.address not in ("local", "auto") and _host_and_port(self.address) is None:
-            known = (
-                "'local', 'auto', or HOST:PORT of a Ray cluster, such as 10.0.0.1:6379 or "
-                "ray://10.0.0.1:10001"
-            )
             raise InputError(
-                f"the address of the cluster is {str(self.address)[:60]!r}: give {known}."
+                f"the address of the cluster is {str(self.address)[:60]!r}: give 'local', 'auto', "
+                "or HOST:PORT of a Ray cluster, such as 10.0.0.1:6379 or ray://10.0.0.1:10001."
             )
         if self.count is not None:
             as_count(self.count, "actors")

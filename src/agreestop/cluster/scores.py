@@ -7,9 +7,7 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-import numpy as np
-
-from agreestop.common import InputError, ProgressCallback, no_progress
+from agreestop.common import InputError, ProgressCallback, join_parts, no_progress
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.calibration import (
     ReducedExamples,
@@ -90,14 +88,10 @@ def score(
         None,
     )
     first: Scores = parts[0]
+    names = ("log_confidence", "labels", "ids", "trained")
     joined: dict[str, Any] = {
-        "log_confidence": np.concatenate([part.log_confidence for part in parts])
+        name: join_parts([getattr(part, name) for part in parts]) for name in names
     }
-    for name in ("labels", "ids", "trained"):
-        columns = [getattr(part, name) for part in parts]
-        joined[name] = (
-            None if any(column is None for column in columns) else np.concatenate(columns)
-        )
     return replace(first, **joined)
 
 
@@ -122,10 +116,10 @@ def calibrate(
     W. The other arguments are described in `decide` and `ensemble.score`.
     """
     if not isinstance(rule, Rule):
-        advice = (
-            "give a rule that is to be calibrated, such as AgreeStop(...), and then the members"
+        raise InputError(
+            f"the rule is a {type(rule).__name__}: give a rule that is to be calibrated, such as "
+            "AgreeStop(...), and then the members."
         )
-        raise InputError(f"the rule is a {type(rule).__name__}: {advice}.")
     check_terms(rule.terms)
     parts = _run(
         Actors(address, actors, cpus, gpus),

@@ -114,8 +114,10 @@ def find_files(source: Source) -> list[str]:
 def as_paths(source: Source) -> list[str | PathLike[str]]:
     """The paths of a source, as they are given."""
     if isinstance(source, (Events, np.ndarray)):
-        advice = "save them (Events.save, ag.cluster.save_recordings), and give a path"
-        raise InputError(f"the source is a value of type {type(source).__name__}: {advice}.")
+        raise InputError(
+            f"the source is a value of type {type(source).__name__}: save them (Events.save, "
+            "ag.cluster.save_recordings), and give a path."
+        )
     given = (
         [source]
         if isinstance(source, (str, PathLike))
@@ -331,10 +333,10 @@ def open_parquet(path: str | PathLike[str]) -> Any:
         metadata = pq.read_metadata(path)
         declared = _declared_bytes(metadata)
         if declared > max(UNPACKED, MOST_RATIO * Path(path).stat().st_size):
-            given = (
-                f"{path} declares {declared:,} bytes of rows, more than {MOST_RATIO} times its size"
+            raise InputError(
+                f"{path} declares {declared:,} bytes of rows, more than {MOST_RATIO} times its "
+                "size: check that it is the right file, or divide it."
             )
-            raise InputError(f"{given}: check that it is the right file, or divide it.")
         columns = map(metadata.schema.column, range(metadata.num_columns))
         texts = [
             column.path

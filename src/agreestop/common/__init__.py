@@ -1,5 +1,5 @@
 """What every package needs: input errors, array checks, ranks and levels, estimates, atomic files,
-locks, `.npz` files, hashes, progress, processes, cores.
+locks, `.npz` files, hashes, progress, threads, processes, cores.
 """
 
 from .arrays import (
@@ -34,6 +34,7 @@ from .arrays import (
     is_integer,
     is_number,
     is_text,
+    join_parts,
     joined_members,
     mix,
     name_groups,
@@ -75,8 +76,8 @@ from .npz import (
     read_text,
     write_npz,
 )
-from .processes import run_tasks
-from .progress import ProgressCallback, Stages, cores, no_progress
+from .parallel import cores, parallel_for, parallel_parts, run_tasks
+from .progress import ProgressCallback, Stages, no_progress
 
 __all__ = [
     "GAMMA",
@@ -131,6 +132,7 @@ __all__ = [
     "is_integer",
     "is_number",
     "is_text",
+    "join_parts",
     "joined_members",
     "largest_miss_rate",
     "least_n",
@@ -142,6 +144,8 @@ __all__ = [
     "no_progress",
     "open_file",
     "order_statistic",
+    "parallel_for",
+    "parallel_parts",
     "quantile_rank",
     "read_file",
     "read_list",

@@ -10,8 +10,9 @@ times holds for pairs. A member that joins late replays what it missed, so an in
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from itertools import pairwise
-from typing import Any, Self, TypeAlias, TypeGuard
+from typing import Any, Self, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +27,7 @@ DEEPEST = 64  # axes of an array
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 Booleans: TypeAlias = NDArray[np.bool_]
+Result = TypeVar("Result")
 
 
 def as_array(values: Any, name: str) -> NDArray[Any]:
@@ -92,10 +94,9 @@ def check_lengths(lengths: Sequence[int | None], name: str) -> None:
             f"{LONGEST_TEXT:,}."
         )
     if 4 * longest * count > WIDE and longest * count > UNEVEN * sum(known):
-        room = f"{4 * longest * count / 1e6:,.0f} MB in an array"
         raise InputError(
             f"{name} holds {count:,} texts, of which one has {longest} characters, so that all "
-            f"take {room}: shorten that one."
+            f"take {4 * longest * count / 1e6:,.0f} MB in an array: shorten that one."
         )
 
 
@@ -116,8 +117,10 @@ def as_names(names: Iterable[object], what: str) -> tuple[str, ...]:
     known = tuple(str(name) for name in names)
     check_texts(known, what)
     if any(name.endswith("\0") for name in known) or not is_text("".join(known)):
-        given = f"{what} holds codes that are no characters, or a zero at the end of a text"
-        raise InputError(f"{given}, which a file would not give back: give plain text.")
+        raise InputError(
+            f"{what} holds codes that are no characters, or a zero at the end of a text, which a "
+            "file would not give back: give plain text."
+        )
     return known
 
 
@@ -308,15 +311,21 @@ def find_groups(groups: ArrayLike, names: Sequence[str], n: int) -> Booleans:
     array = _as_groups(groups, n)
     if array.ndim == 1:
         if array.dtype.kind in "iu" and not any(_is_whole(name) for name in names):
-            known = f"the rule knows groups by name, such as {names[0]!r}"
-            raise InputError(f"groups holds whole numbers, but {known}: give names.")
+            raise InputError(
+                "groups holds whole numbers, but the rule knows groups by name, such as "
+                f"{names[0]!r}: give names."
+            )
         return np.asarray(array.astype(np.str_)[:, None] == np.array(names, dtype=np.str_))
     if tuple(names) != tuple(map(str, range(len(names)))):
-        known = f"the rule knows groups by name, such as {names[0]!r}"
-        raise InputError(f"groups has columns, but {known}: give one name for each input.")
+        raise InputError(
+            f"groups has columns, but the rule knows groups by name, such as {names[0]!r}: give "
+            "one name for each input."
+        )
     if array.shape[1] != len(names):
-        given = f"groups has {array.shape[1]} columns and the rule knows {len(names)} groups"
-        raise InputError(f"{given}: give one column for each.")
+        raise InputError(
+            f"groups has {array.shape[1]} columns and the rule knows {len(names)} groups: give one "
+            "column for each."
+        )
     return array.astype(np.bool_)
 
 
@@ -328,8 +337,10 @@ def _as_groups(groups: ArrayLike, n: int) -> NDArray[Any]:
     array = as_texts(as_array(groups, "groups"), "groups")
     columns = array.ndim == 2 and array.dtype == np.bool_ and array.shape[1] > 0
     if not columns and not (array.ndim == 1 and array.dtype.kind in "iuU"):
-        given = f"groups has shape {array.shape} and dtype {array.dtype}"
-        raise InputError(f"{given}: give (n,) whole numbers or strings, or (n, G) booleans.")
+        raise InputError(
+            f"groups has shape {array.shape} and dtype {array.dtype}: give (n,) whole numbers or "
+            "strings, or (n, G) booleans."
+        )
     if not columns:
         return as_row_names(array, n, "groups")
     if len(array) != n:
@@ -544,3 +555,22 @@ def columns_of(
                 f"{what} must hold every checkpoint of the rule."
             )
     return [columns[time] for time in wanted]
+
+
+def join_parts(parts: Sequence[Result], axis: int = 0) -> Result:
+    """Arrays, or results with arrays as fields, one after the other along the inputs (axis 0),
+    the steps (1) or the members (2). None if any part is None.
+    """
+    given: Any = parts
+    kind: Any = type(given[0])
+    joined: Any = None
+    if len(given) == 1:
+        joined = given[0]
+    elif is_dataclass(given[0]):
+        names = [field.name for field in fields(given[0])]
+        joined = kind(
+            *(join_parts([getattr(part, name) for part in given], axis) for name in names)
+        )
+    elif not any(part is None for part in given):
+        joined = np.concatenate(given, axis)
+    return joined

@@ -126,10 +126,9 @@ def read_npz(
         size = stream.seek(0, 2)
         unpacked = sum(info.file_size for info, _ in members.values() if info.compress_type)
         if unpacked > max(unpacked_limit, MOST_RATIO * size):
-            times = f"{unpacked:,} bytes, more than {MOST_RATIO} times its size"
             raise InputError(
-                f"{path} would take {times}: write it again without compression, as numpy.savez "
-                "does."
+                f"{path} would take {unpacked:,} bytes, more than {MOST_RATIO} times its size: "
+                "write it again without compression, as numpy.savez does."
             )
         if mmap and "digest" not in members and archive.testzip() is not None:
             raise ValueError("wrong checksum")

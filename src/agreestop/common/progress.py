@@ -1,8 +1,7 @@
-"""Long work: a callback that takes what is being done and the share that is done, stages that
-report to one callback, and the cores.
+"""Long work: a callback that takes what is being done and the share that is done, and stages that
+report to one callback.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
@@ -39,8 +38,3 @@ class Stages:
             self._progress(f"{heading}: {what}", (done + share * weight) / total)
 
         return report
-
-
-def cores() -> int:
-    """The number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -249,8 +249,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             raise InputError(f"tree is {tree!r:.80}: give ag.Tree(...).")
         depth: Any = self.depth
         if depth not in (None, EACH) and not (is_integer(depth) and 1 <= depth <= tree.depth):
-            deepest = f"a depth from 1 to {tree.depth}, 'each', or None for all at once"
-            raise InputError(f"depth is {depth!r:.80}: give {deepest}.")
+            raise InputError(
+                f"depth is {depth!r:.80}: give a depth from 1 to {tree.depth}, 'each', or None for "
+                "all at once."
+            )
         given = {
             "give_up": self.give_up is not None,
             "loss": self.loss is not None,
@@ -262,8 +264,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         }
         for name, used in given.items():
             if used:
-                advice = "leave it out, with max_set_size=1 and TopMass as the risk"
-                raise InputError(f"there is no promise with a tree and {name}: {advice}.")
+                raise InputError(
+                    f"there is no promise with a tree and {name}: leave it out, with "
+                    "max_set_size=1 and TopMass as the risk."
+                )
 
     def _check_open(self) -> None:
         """Refuse what has no meaning for open answers."""

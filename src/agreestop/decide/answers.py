@@ -36,6 +36,7 @@ from agreestop.common import (
     KeptInFiles,
     as_checkpoints,
     as_ids,
+    join_parts,
     joined_members,
     read_file,
 )
@@ -158,8 +159,10 @@ class Answers(Inputs):
         for name in ("gold", costs, "weights", "id"):
             has = [name in one for one in records]
             if any(has) and not all(has):
-                where = f"{path}, line {lines[has.index(False)][0]}"
-                raise InputError(f"{where} has no {name!r} and others have: give it on all lines.")
+                raise InputError(
+                    f"{path}, line {lines[has.index(False)][0]} has no {name!r} and others have: "
+                    "give it on all lines."
+                )
             given[name] = [one[name] for one in records] if all(has) else None
         if cost is not None and given[cost] is None:
             raise InputError(f"{path} has no {cost!r}: it has {', '.join(map(repr, first))}.")
@@ -323,7 +326,7 @@ class OpenRisk(Risk):
                 self.evidence(int(index[rows[0]]), log_confidence[rows], max_set_size)
                 for rows in parts
             ]
-            return Evidence.joined(found, np.concatenate)[np.argsort(order)]
+            return join_parts(found)[np.argsort(order)]
         seen = log_confidence[:, :, : int(self.times[index])]
         votes = _votes(seen, log_confidence.shape[2] + 1)
         leads = np.arange(votes.shape[1]) == votes.argmax(axis=1)[:, None]
@@ -379,8 +382,10 @@ class VoteRisk(OpenRisk, KeptInFiles):
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
-            advice = "VoteRisk.fit makes one that is learned"
-            raise InputError(f"form is {self.form!r:.80}: choose {' or '.join(FORMS)}; {advice}.")
+            raise InputError(
+                f"form is {self.form!r:.80}: choose {' or '.join(FORMS)}; VoteRisk.fit makes one "
+                "that is learned."
+            )
 
     @staticmethod
     def criterion(a: Integers, b: Integers) -> Floats:

@@ -118,8 +118,10 @@ class DCSNN(ConfidenceRule, KeptInFiles):
         grid = tuple(as_floats(self.grid, "grid").ravel().tolist())
         inside = all(0 < value <= 1 for value in grid)
         if not grid or not inside or list(grid) != sorted(set(grid)):
-            example = "for example (0.5, 0.6, 0.7, 0.8, 0.9)"
-            raise InputError(f"grid must hold increasing confidences between 0 and 1, {example}.")
+            raise InputError(
+                "grid must hold increasing confidences between 0 and 1, for example (0.5, 0.6, "
+                "0.7, 0.8, 0.9)."
+            )
         object.__setattr__(self, "grid", grid)
 
     @property
@@ -186,8 +188,10 @@ class SEENN(ConfidenceRule, KeptInFiles):
     def __post_init__(self) -> None:
         validate(self)
         if not is_number(self.threshold) or not 0 < self.threshold <= 1:
-            advice = "give the confidence at which to stop, between 0 and 1"
-            raise InputError(f"threshold is {self.threshold!r:.80}: {advice}.")
+            raise InputError(
+                f"threshold is {self.threshold!r:.80}: give the confidence at which to stop, "
+                "between 0 and 1."
+            )
 
     @property
     def terms(self) -> Terms:

@@ -18,6 +18,7 @@ from agreestop.common import (
     as_count,
     columns_of,
     find_groups,
+    join_parts,
     warn_user,
 )
 from agreestop.common.levels import UNIT, UNITS, in_words, quantile_rank
@@ -358,7 +359,7 @@ class CalibratedRule(KeptInFiles):
         at_end = final if self.final and self.rule.terms.has_classes else None
         overlap = training_overlap(data.trained, data.trained_chance)
         training = or_unknown(overlap, data.ensemble_digest)
-        scored, stops = data.scored(columns), Stops.joined(parts)
+        scored, stops = data.scored(columns), join_parts(parts)
         found = self.decisions(stops, data.ids, scored, inside, at_end, training)
         return replace(found, **data.details(found.stop_time))
 

@@ -18,6 +18,7 @@ from agreestop.common import (
     InputError,
     Integers,
     as_checkpoints,
+    join_parts,
     warn_user,
 )
 from agreestop.common.levels import Rounding, Target, as_target, in_words, least_n
@@ -114,18 +115,15 @@ class ReducedExamples:
     weighted: bool | None = None
 
 
-def reduce_examples(
-    rule: Rule, scores: Scores, conditions: Conditions | None = None
-) -> ReducedExamples:
+def reduce_examples(rule: Rule, scores: Scores) -> ReducedExamples:
     """Reduce scores to what the calibration of the rule needs of them."""
-    return _read_examples(rule, scores, conditions)[0]
+    return _read_examples(rule, scores, Conditions())[0]
 
 
 def _read_examples(
-    rule: Rule, scores: Scores, conditions: Conditions | None
+    rule: Rule, scores: Scores, known: Conditions
 ) -> tuple[ReducedExamples, LabelledEvidence]:
     """The examples after reduction, and before it."""
-    known = Conditions() if conditions is None else conditions
     settings, rule = repr(rule), rule.on(scores)
     data = scores.at(rule.checkpoints)
     columns = range(len(data.times))
@@ -177,8 +175,10 @@ def calibrate_reduced(
         )
     for name, words in SAME.items():
         if any(getattr(part, name) != getattr(first, name) for part in parts):
-            advice = "score all of them with one ensemble on one engine"
-            raise InputError(f"the parts have different {words}: {advice}.")
+            raise InputError(
+                f"the parts have different {words}: score all of them with one ensemble on one "
+                "engine."
+            )
     rule = first.rule
     joined = first if len(parts) == 1 else _joined(rule, parts)
     members, classes = joined.sizes
@@ -277,27 +277,21 @@ def later_than_quarters(rule: Rule, policy: Policy, examples: LabelledEvidence) 
 def _joined(rule: Rule, parts: Sequence[ReducedExamples]) -> ReducedExamples:
     """All parts as one."""
     first = parts[0]
-    names = ("labels", "best", "marks", "first_risks")
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in names
-    }
-    sketched = [part.sketches for part in parts if part.sketches is not None]
-    arrays["sketches"] = np.concatenate(sketched) if len(sketched) == len(parts) else None
-    given = [part.ids for part in parts if part.ids is not None]
-    if len({kind_of_ids(some) for some in given}) > 1:
+    if len({kind_of_ids(part.ids) for part in parts if part.ids is not None}) > 1:
         raise InputError("the parts have ids of different kinds: give numbers to all, or text.")
-    ids = np.concatenate(given) if len(given) == len(parts) else None
+    names = ("labels", "best", "marks", "first_risks", "sketches", "ids")
+    arrays: dict[str, Any] = {
+        name: join_parts([getattr(part, name) for part in parts]) for name in names
+    }
     trained = [part.training for part in parts if part.training is not None]
     training = None
     if len(trained) == len(parts):
         seen, total = sum(part.seen for part in trained), sum(part.total for part in trained)
         training = replace(trained[0], seen=seen, total=total, rows=())
     rows = ReadRows(arrays["sketches"], arrays["marks"])
-    refuse_used(rule, ids, rows, training, "calibration")
-    reduced = {
-        name: np.concatenate([part.reduced[name] for part in parts]) for name in first.reduced
-    }
-    return replace(first, reduced=reduced, ids=ids, training=training, **arrays)
+    refuse_used(rule, arrays["ids"], rows, training, "calibration")
+    reduced = {name: join_parts([part.reduced[name] for part in parts]) for name in first.reduced}
+    return replace(first, reduced=reduced, training=training, **arrays)
 
 
 class Uncalibrated(Rule):

@@ -24,9 +24,8 @@ it, so they cannot disagree.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -41,6 +40,7 @@ from agreestop.common import (
     as_people,
     find_groups,
     is_number,
+    join_parts,
     name_groups,
 )
 from agreestop.common.levels import Rounding, Target, apart, as_target, in_words, same_number
@@ -99,15 +99,9 @@ class Evidence:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Self], join: Callable[[list[Floats]], Floats]) -> Self:
-        """Several pieces of evidence as one; `join` makes one array of several."""
-        risks = [part.log_risk for part in parts if part.log_risk is not None]
-        return cls(join([part.values for part in parts]), join(risks) if risks else None)
-
-    @classmethod
     def stack(cls, parts: Sequence[Self]) -> Self:
         """The evidence of one checkpoint after another, as (n, M, ...)."""
-        return cls.joined(parts, partial(np.stack, axis=1))
+        return join_parts([part[:, None] for part in parts], 1)
 
 
 NO_EVIDENCE = Evidence(np.empty((0, 0, 0)))
@@ -305,12 +299,6 @@ class Stops:
         by_depth = np.full((n, depths), -1), np.zeros((n, depths, classes), dtype=bool)
         return cls(np.full(n, -1), sets, np.full(n, -1), np.full(n, -1), *unknown, *by_depth)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Several batches one after the other."""
-        names = [field.name for field in fields(cls)]
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
     def put(self, rows: Integers, index: Index, verdict: Verdict) -> None:
         """Note which of the inputs `rows`, judged at checkpoint `index`, stop."""
         stop, state = verdict.stop, verdict.state
@@ -428,7 +416,7 @@ def select(data: Row, rows: Any, *names: str) -> Row:
     """A dataclass with some of the rows in the fields that are named; None stays None."""
     parts = {name: getattr(data, name) for name in names}
     known = {name: part[rows] for name, part in parts.items() if part is not None}
-    return cast(Row, replace(cast(Any, data), **known))
+    return replace(cast(Any, data), **known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -697,14 +685,16 @@ def _as_weights(weights: ArrayLike, max_weight: float | None, n: int) -> Floats:
     if array.shape != (n,):
         raise InputError(f"weights has shape {array.shape} for {n} examples: give one for each.")
     if max_weight is None:
-        known = "it must be known beforehand"
         raise InputError(
-            f"weights needs max_weight, the largest weight that any input can have: {known}."
+            "weights needs max_weight, the largest weight that any input can have: it must be "
+            "known beforehand."
         )
     if not is_number(max_weight) or not max_weight > 0:
         raise InputError(f"max_weight is {max_weight!r}: give a finite number above 0.")
     inside = (array >= 0) & (array <= max_weight)
     if not inside.all():
-        limit = f"every weight must lie between 0 and max_weight, {max_weight:g}"
-        raise InputError(f"weights holds {array[~inside][0]:g}: {limit}.")
+        raise InputError(
+            f"weights holds {array[~inside][0]:g}: every weight must lie between 0 and max_weight, "
+            f"{max_weight:g}."
+        )
     return array

@@ -113,11 +113,14 @@ class Numbers(Inputs):
         pair = [as_floats(getattr(self, name), name) for name in names]
         for name, array in zip(names, pair, strict=True):
             if array.ndim not in (2, 3) or not array.size:
-                needed = "(n, M) is needed, or (n, M, K) for K members"
-                raise InputError(f"{name} has shape {array.shape}: {needed}.")
+                raise InputError(
+                    f"{name} has shape {array.shape}: (n, M) is needed, or (n, M, K) for K members."
+                )
             if array.shape != pair[0].shape:
-                shapes = f"{pair[0].shape} and {array.shape}"
-                raise InputError(f"{' and '.join(names)} have shapes {shapes}: give one for each.")
+                raise InputError(
+                    f"{' and '.join(names)} have shapes {pair[0].shape} and {array.shape}: give "
+                    "one for each."
+                )
             check_finite(array, name)
             if np.abs(array).max() > LARGEST:
                 raise InputError(f"{name} holds a number above {LARGEST:g}: give smaller ones.")
@@ -130,8 +133,9 @@ class Numbers(Inputs):
         if self.labels is not None:
             known["labels"] = labels = as_floats(self.labels, "labels")
             if labels.shape != (n,):
-                needed = f"one number for each of {n} inputs is needed"
-                raise InputError(f"labels has shape {labels.shape}: {needed}.")
+                raise InputError(
+                    f"labels has shape {labels.shape}: one number for each of {n} inputs is needed."
+                )
             check_finite(labels, "labels")
         for name, value in known.items():
             object.__setattr__(self, name, value)
@@ -384,8 +388,9 @@ class IntervalStop(WithoutClasses, KeptInFiles):
         if labels is not None and not (isinstance(labels, str) and labels == "final"):
             raise InputError("labels belong to the Numbers: give them there, or labels='final'.")
         if labels is None and data.labels is None:
-            advice = "give one true number for each input, or labels='final'"
-            raise InputError(f"labels are missing: {advice}.")
+            raise InputError(
+                "labels are missing: give one true number for each input, or labels='final'."
+            )
         calibrated = super(IntervalStop, self.on(data)).calibrate(data, labels, **conditions)
         rule: Any = calibrated.rule
         early = gather_evidence(rule, data.cells, range(len(data.times))).risk[:, :-1]

@@ -25,6 +25,7 @@ from agreestop.common import (
     Integers,
     as_checkpoints,
     as_max_set_size,
+    join_parts,
     joined_members,
     warn_user,
 )
@@ -564,7 +565,7 @@ def _joined_evidence(rule: Rule, index: Index, log_confidence: Floats) -> Eviden
         rule.evidence(index[rows], _first_members(log_confidence[rows], int(members[rows[0]])))
         for rows in parts
     ]
-    return Evidence.joined(found, np.concatenate)[np.argsort(np.concatenate(parts))]
+    return join_parts(found)[np.argsort(np.concatenate(parts))]
 
 
 def _first_members(log_confidence: Floats, count: int) -> Floats:

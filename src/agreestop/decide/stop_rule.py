@@ -89,11 +89,15 @@ class Risks(Inputs):
     def __post_init__(self) -> None:
         risk = as_floats(self.risk, "risk")
         if risk.ndim != 2 or not risk.size:
-            needed = "one row for each input and one column for each checkpoint are needed"
-            raise InputError(f"risk has shape {risk.shape}: {needed}.")
+            raise InputError(
+                f"risk has shape {risk.shape}: one row for each input and one column for each "
+                "checkpoint are needed."
+            )
         if np.isnan(risk).any() or (np.abs(risk[np.isfinite(risk)]) > LARGEST_RISK).any():
-            most = f"numbers of at most {LARGEST_RISK:g} in size, or inf"
-            raise InputError(f"risk holds nan, or a number that is too large: give {most}.")
+            raise InputError(
+                "risk holds nan, or a number that is too large: give numbers of at most "
+                f"{LARGEST_RISK:g} in size, or inf."
+            )
         object.__setattr__(self, "risk", risk)
         steps = range(1, risk.shape[1] + 1)
         object.__setattr__(self, "times", as_times(self.times or steps, risk.shape[1], "risk"))
@@ -248,8 +252,9 @@ class StopRule(WithoutClasses, KeptInFiles):
         cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
     ) -> Any:
         if (data := load_risks(path)).loss is None:
-            needed = f"{purpose} needs 'loss', (n, M), beside 'risk'"
-            raise InputError(f"{path} has no losses: {needed}.")
+            raise InputError(
+                f"{path} has no losses: {purpose} needs 'loss', (n, M), beside 'risk'."
+            )
         return data
 
     def read_one(self, given: ArrayLike) -> NDArray[Any]:
@@ -299,12 +304,13 @@ class StopRule(WithoutClasses, KeptInFiles):
     def reduce(self, examples: LabelledEvidence) -> Reduced:
         risk, loss = examples.evidence.risk, examples.loss
         if loss is None:
-            advice = "give one loss for each input and checkpoint, (n, M)"
-            raise InputError(f"loss is missing: {advice}.")
-        if loss.max() > self.largest_loss:
-            most = f"largest_loss is {self.largest_loss:g}"
             raise InputError(
-                f"loss reaches {loss.max():g} and {most}: give the largest there can be."
+                "loss is missing: give one loss for each input and checkpoint, (n, M)."
+            )
+        if loss.max() > self.largest_loss:
+            raise InputError(
+                f"loss reaches {loss.max():g} and largest_loss is {self.largest_loss:g}: give the "
+                "largest there can be."
             )
         if self.target is not None:
             if not np.isin(loss, (0.0, 1.0)).all():
@@ -314,8 +320,9 @@ class StopRule(WithoutClasses, KeptInFiles):
         known = {"weights": examples.conditions.weights, "people": examples.conditions.people}
         for name, given in known.items():
             if given is not None:
-                advice = "leave them out, or give a target"
-                raise InputError(f"max_loss has no promise with {name}: {advice}.")
+                raise InputError(
+                    f"max_loss has no promise with {name}: leave them out, or give a target."
+                )
         whole = np.ceil(loss / self.largest_loss * PARTS).astype(np.int64)
         return {"opens": risk, "losses": whole}
 

@@ -166,11 +166,8 @@ def _check_tuning_rows(
             )
         )
     if not known.all():
-        missing = (
-            f"{np.sum(~known)} of the {len(known)} rows that the rule was calibrated on are not "
-            "among these inputs"
-        )
         raise InputError(
-            f"{missing}: give the inputs of the tuning split, and a rule that was calibrated on "
-            "some of them."
+            f"{np.sum(~known)} of the {len(known)} rows that the rule was calibrated on are not "
+            "among these inputs: give the inputs of the tuning split, and a rule that was "
+            "calibrated on some of them."
         )

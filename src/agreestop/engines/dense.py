@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, InputError, Integers, as_count, as_seed
+from agreestop.common import Booleans, InputError, Integers, as_count, as_seed, join_parts
 from agreestop.engines.devices import to_input_dtype, upload
 from agreestop.events.container import Inputs
 from agreestop.networks.architectures import Activity, SpikingNetwork
@@ -25,7 +25,6 @@ from agreestop.networks.modules import ModuleMembers
 from agreestop.networks.posteriors import ModulePosterior, Posterior
 
 from .inputs import check_device, check_inputs, check_kept_rows, check_steps, dense_step
-from .joining import joined
 from .protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
 
 # numbers of input that are computed together, so that memory does not grow with T
@@ -116,7 +115,7 @@ class DensePass:
                 "their outputs."
             )
         spikes, operations = self._advance(steps, counted=True)
-        return EnsembleRun(spikes, joined(operations, 1))
+        return EnsembleRun(spikes, join_parts(operations, 1))
 
     def _advance(self, steps: int, counted: bool = False) -> tuple[NDArray[Any], list[Operations]]:
         """Outputs (rows, steps, K, C) of the next steps, as booleans for spikes, and the
@@ -140,7 +139,7 @@ class DensePass:
                     counts += [count_operations(one) for one in activity]
                 together = torch.cat(outputs, 2)
                 parts.append(together.bool() if self._networks[0].output == "spikes" else together)
-                operations += [joined(counts, 2)] if counts else []
+                operations += [join_parts(counts, 2)] if counts else []
             return torch.cat(parts, 1).cpu().numpy(), operations
 
     def _next_frames(self, end: int) -> tuple[torch.Tensor, int | None]:
@@ -193,7 +192,9 @@ class DenseLive:
 
     def __init__(self, network: SpikingNetwork | ModuleMembers, device: str) -> None:
         self._network: Any = network
-        self._device, self._state, self._counts = device, cast(Any, None), cast(Any, 0)
+        self._device = device
+        self._state: Any = None
+        self._counts: Any = 0
 
     @torch.no_grad()
     def push(
@@ -210,9 +211,9 @@ class DenseLive:
             torch.as_tensor(step, device=self._device)[None, None], self._state
         )
         if self._network.output != "spikes":
-            return cast(NDArray[Any], outputs[0, :, 0].cpu().numpy())
+            return outputs[0, :, 0].cpu().numpy()
         self._counts += outputs[0, :, 0].long()
-        return cast(NDArray[Any], self._counts.cpu().numpy())
+        return self._counts.cpu().numpy()
 
 
 @final
@@ -306,7 +307,7 @@ class FreshPass:
         return np.concatenate([run.advance(steps) for run in self._advance_rows(steps)])
 
     def advance_counted(self, steps: int) -> EnsembleRun:
-        return joined([run.advance_counted(steps) for run in self._advance_rows(steps)])
+        return join_parts([run.advance_counted(steps) for run in self._advance_rows(steps)])
 
     def keep(self, rows: Booleans) -> None:
         mask = check_kept_rows(rows, self.rows)

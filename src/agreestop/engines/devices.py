@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agreestop.common import cores
-from agreestop.kernels.cpu.numba_runtime import parallel_for
+from agreestop.common import cores, parallel_for
 
 COPIERS, CHUNKS, WORTH_SHARING = 8, 2, 1 << 20
 """Threads that copy together, chunks per thread, and bytes from which it pays: one core does not

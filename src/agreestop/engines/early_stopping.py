@@ -4,8 +4,12 @@ ends the computation.
     compute a chunk of steps  →  judge its checkpoints  →  drop inputs that have stopped  →  repeat
 
 Decisions are exact: they are those that the rule makes on scores computed to the end. The chunk in
-which an input stops is computed to its end, so work is saved by whole chunks. With a `Schedule` a
-chunk ends where members join, and those replay what they missed.
+which an input stops is computed to its end, so work is saved by whole chunks.
+
+With a `Schedule` a chunk ends where members join. A group of members that joins at step t replays
+the steps 1 … t of the inputs that are still running. Members that no input asks for are never run.
+Without a schedule there is one group, which is the engine itself. An engine whose members cannot be
+divided runs all of them.
 """
 
 import warnings
@@ -13,12 +17,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers, as_count, check_finite
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    as_count,
+    check_finite,
+    join_parts,
+)
 from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.checkpoints import Index, State, Stops, in_rounds, run_rounds
 from agreestop.decide.confidence import log_confidence
@@ -28,10 +40,10 @@ from agreestop.decide.scores import Scores
 from agreestop.events.container import Events, Inputs, as_inputs, input_ids
 
 from .ending import EndingInputs, as_lengths, without_padding
-from .joining import JoiningPass, MemberGroups, Result, joined
 from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
-from .protocol import CountingPass, Engine, EnsembleRun
+from .protocol import CountingPass, DividingEngine, Engine, EnsembleRun, Pass
 
+Result = TypeVar("Result")
 BATCH_SIZE = 256
 # log-confidences from real outputs differ less than this between batch sizes, in float32
 ROUNDING = 1e-4
@@ -234,7 +246,7 @@ def _decide_batch(
     engine: Engine,
     calibrated: CalibratedRule,
     prefilter: Prefilter | None,
-    run: JoiningPass,
+    run: "JoiningPass",
     state: State,
     chunk: int | None,
 ) -> Outcomes:
@@ -389,7 +401,7 @@ def _in_batches(
             f"{batch_size} at a time.",
             stacklevel=3,
         )
-    return joined(results)
+    return join_parts(results)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -453,3 +465,118 @@ def checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | No
             "inputs that are as long."
         )
     return times
+
+
+# ---- members that join
+
+
+class MemberGroups:
+    """The groups of an engine under a rule.
+
+    `members` (M,) is the number of members that each look judges.
+    """
+
+    def __init__(self, engine: Engine, members: Sequence[int]) -> None:
+        self._engines: list[Engine | None] = [engine]
+        self._engine, self._ends = engine, [engine.members]
+        self.members: Integers = np.array(members)
+        ends = np.unique(self.members).tolist()
+        if isinstance(engine, DividingEngine) and ends != self._ends:
+            first = engine.members_slice(0, ends[0])
+            if first is not None:
+                self._ends, self._engines = ends, [first, *[None] * (len(ends) - 1)]
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def engine(self, group: int) -> Engine:
+        """The engine of one group; it is made when the group first joins."""
+        found = self._engines[group]
+        if found is None:
+            assert isinstance(self._engine, DividingEngine)
+            found = self._engine.members_slice(self._ends[group - 1], self._ends[group])
+            assert found is not None, "an engine that gives some of its members gives the others"
+            self._engines[group] = found
+        return found
+
+    def needed(self, look: int) -> int:
+        """The number of groups that a look needs."""
+        return 1 if len(self) == 1 else self._ends.index(self.members[look]) + 1
+
+    def run_length(self, look: int) -> int:
+        """The number of looks from this one on that judge as many members."""
+        return int((self.members == self.members[look])[look:].sum())
+
+
+class JoiningPass:
+    """A batch on its way through time; groups of members join it."""
+
+    def __init__(self, groups: MemberGroups, batch: Inputs, first: int, output: str) -> None:
+        self._groups = groups
+        self._batch = batch
+        self._first = first
+        self._spikes = output == "spikes"
+        self._passes: list[Pass] = []
+        # the inputs (rows,) that are still running
+        self.active: Integers = np.arange(len(batch))
+        self.time, self.work = 0, np.zeros(len(batch), np.int64)
+        # (rows, K, C) of the members that have joined: spike counts so far, or logits
+        self.evidence: NDArray[Any] | None = None
+
+    def _join(self, count: int) -> None:
+        """Let the first `count` groups take part, and bring the new ones to the time
+        of the others.
+        """
+        for group in range(len(self._passes), count):
+            engine = self._groups.engine(group)
+            self._passes.append(engine.begin(self._batch, self._first))
+            if len(self.active) < len(self._batch):
+                self._passes[-1].keep(np.isin(np.arange(len(self._batch)), self.active))
+            shape = (len(self.active), engine.members, engine.classes)
+            caught_up: NDArray[Any] = np.zeros(shape, np.int64 if self._spikes else np.float64)
+            if self.time:
+                outputs = self._passes[-1].advance(self.time)
+                if not self._spikes:
+                    check_finite(outputs, "the output of the members")
+                caught_up = outputs.sum(axis=1, dtype=np.int64) if self._spikes else outputs[:, -1]
+                self.work[self.active] += self.time * engine.members
+            self.evidence = (
+                caught_up
+                if self.evidence is None
+                else np.concatenate([self.evidence, caught_up], axis=1)
+            )
+
+    def advance_to(self, times: Integers, first: int) -> NDArray[Any]:
+        """The evidence (rows, checkpoints, K, C) at these times, of the members that are judged.
+
+        They are those of the checkpoints from number `first` on, as far as these ask for the same
+        members. Members that join replay what they missed.
+        """
+        groups = self._groups
+        self._join(groups.needed(first))
+        times = times[: groups.run_length(first)]
+        # the steps, from 0, after which evidence is needed; -1: members joined at this very time
+        offsets, steps = times - self.time - 1, int(times[-1]) - self.time
+        evidence = cast(NDArray[Any], self.evidence)
+        before = [evidence[:, None]] if offsets[0] < 0 else []
+        if steps:
+            outputs = join_parts([run.advance(steps) for run in self._passes], 2)
+            self.time += steps
+            self.work[self.active] += steps * outputs.shape[2]
+            later = offsets[offsets >= 0]
+            if self._spikes:
+                found = np.add.reduceat(outputs, [0, *(later[:-1] + 1)], axis=1, dtype=np.int64)
+                found[:, 0] += evidence
+                np.cumsum(found, axis=1, out=found)
+            else:
+                check_finite(outputs, "the output of the members")
+                found = outputs[:, later]
+            before, self.evidence = [*before, found], found[:, -1]
+        return join_parts(before, 1)[:, :, : groups.members[first]]
+
+    def keep(self, rows: Booleans) -> None:
+        """Continue with some of the inputs that are running."""
+        self.active = self.active[rows]
+        self.evidence = cast(NDArray[Any], self.evidence)[rows]
+        for run in self._passes:
+            run.keep(rows)

@@ -35,10 +35,9 @@ def as_lengths(
             or inside.dtype != np.bool_
             or (inside[:, 1:] > inside[:, :-1]).any()
         ):
-            given = f"mask has shape {inside.shape} and dtype {inside.dtype}"
             raise InputError(
-                f"{given}: booleans ({n}, {steps}) are needed, True from the first step of each "
-                "input to its last."
+                f"mask has shape {inside.shape} and dtype {inside.dtype}: booleans ({n}, {steps}) "
+                "are needed, True from the first step of each input to its last."
             )
         lengths = inside.sum(1)
     found = as_array(lengths, "lengths")

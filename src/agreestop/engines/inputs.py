@@ -162,13 +162,10 @@ def check_events(events: ArrayLike, size: int, repeats: str = "once") -> Integer
         )
     if repeats == "refused" and len(set(indices.tolist())) < len(indices):
         first = np.argmax(np.bincount(indices) > 1)
-        given = (
-            f"events names {first} more than once in a step, and these members may or may not have "
-            "been trained on counts"
-        )
         raise InputError(
-            f"{given}: push(frame=array) with the number of events of each input, or name each "
-            "index once."
+            f"events names {first} more than once in a step, and these members may or may not have "
+            "been trained on counts: push(frame=array) with the number of events of each input, or "
+            "name each index once."
         )
     return indices.astype(np.int64)
 

@@ -1,5 +1,5 @@
 """One live input under a calibrated rule: a step goes in, and a decision comes out when
-the rule stops.
+the rule stops. With a `Schedule` members join, and replay the steps before.
 """
 
 from dataclasses import dataclass
@@ -8,14 +8,13 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import InputError, Integers
+from agreestop.common import InputError, Integers, as_array, check_finite
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.decisions import Decision
 
-from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
-from .joining import JoiningLive, MemberGroups
+from .early_stopping import DEFAULTS, MemberGroups, RunOptions, check_rule, checkpoint_steps
 from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
-from .protocol import Engine, FilteredLive, FilteringEngine
+from .protocol import Engine, FilteredLive, FilteringEngine, Live
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,3 +157,61 @@ class LiveSession:
             session.index = live.index
             session.judge(plan.calibrated.rule.read_outputs(evidence))
         live.index += session.decision is None
+
+
+class JoiningLive:
+    """One live input; groups of members join it and replay what was pushed.
+
+    See `protocol.FilteredLive`. Every step that is a checkpoint must be judged.
+    """
+
+    def __init__(self, groups: MemberGroups, times: Integers, number: int) -> None:
+        self._groups, self._times, self._number = groups, times, number
+        self._live: list[Live] = []
+        # what was pushed, while groups are left that may join
+        self._steps: list[tuple[ArrayLike | None, ArrayLike | None]] = []
+        self._evidence: list[NDArray[Any]] = []
+        self.time = self.index = 0
+        self._join(groups.needed(0))
+
+    def push(self, events: ArrayLike | None, frame: ArrayLike | None) -> bool:
+        self._evidence = [live.push(events, frame=frame) for live in self._live]
+        if len(self._live) < len(self._groups):
+            self._steps.append((_copied(events), _copied(frame)))
+        self.time += 1
+        for evidence in self._evidence:  # after the count, since the members have made the step
+            _check(evidence)
+        return bool(self._times[self.index] == self.time)
+
+    @property
+    def evidence(self) -> NDArray[Any]:
+        """(K, C) of the members that checkpoint `index` asks for, of which new ones replay the
+        input.
+        """
+        groups = self._groups
+        count = groups.needed(self.index)
+        self._join(count)
+        found = self._evidence[0] if count == 1 else np.concatenate(self._evidence[:count])
+        return found[: groups.members[self.index]]
+
+    def _join(self, count: int) -> None:
+        while len(self._live) < count:
+            live = self._groups.engine(len(self._live)).live(self._number)
+            for events, frame in self._steps:
+                evidence = _check(live.push(events, frame=frame))
+            if self._steps:
+                self._evidence.append(evidence)
+            self._live.append(live)
+        if len(self._live) == len(self._groups):
+            self._steps.clear()
+
+
+def _copied(step: ArrayLike | None) -> NDArray[Any] | None:
+    return None if step is None else as_array(step, "the step").copy()
+
+
+def _check(evidence: NDArray[Any]) -> NDArray[Any]:
+    """The evidence (K, C) of a step, which must be finite."""
+    if evidence.dtype.kind == "f":
+        check_finite(evidence, "the output of the members")
+    return evidence

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self, cast, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Floats, InputError, Integers, as_count
+from agreestop.common import Floats, InputError, Integers, as_count, join_parts
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.checkpoints import Index, State, Verdict, in_rounds, run_rounds
 from agreestop.decide.decisions import Decision
@@ -67,14 +67,6 @@ class Steps:
         indices = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
         return cls(
             np.array([part.size for part in parts], np.int64), indices.astype(np.int64, copy=False)
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence["Steps"]) -> Self:
-        """Several steps after several others."""
-        return cls(
-            np.concatenate([part.counts for part in parts]),
-            np.concatenate([part.indices for part in parts]),
         )
 
     @property
@@ -410,7 +402,7 @@ class LiveBatch:
         slots_of = cast(LiveSlots, self._slots)
         try:
             given = [cast(Steps, pushes[number].steps) for number in numbers]
-            steps = Steps.joined(given)
+            steps = join_parts(given)
             steps.check(slots_of.inputs, slots_of.repeats)
             if slots_of.repeats == "once" and len(steps) and steps.counts.max() > slots_of.inputs:
                 steps = steps.each_once(slots_of.inputs)

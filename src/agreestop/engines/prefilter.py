@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Booleans, Floats, Integers
+from agreestop.common import Booleans, Floats, Integers, parallel_for
 from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.risks import LARGEST_CONSTANT
 from agreestop.decide.tuning.agreement_features import FLOOR
@@ -163,7 +163,7 @@ class Prefilter:
             run(0, 0, len(numbers))
         else:
             # imported here since it loads PyTorch
-            from agreestop.kernels.cpu.numba_runtime import parallel_for, threads_for
+            from agreestop.kernels.cpu.numba_runtime import threads_for
 
             parallel_for(run, len(numbers), threads_for(numbers.size, WORTH_A_THREAD))
         # Every input stops at the last checkpoint, and its risk at the first one is noted.

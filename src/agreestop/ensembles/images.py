@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, cast, final
+from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from agreestop.common import InputError, Integers, as_count
 from agreestop.engines.devices import upload
 from agreestop.events.container import Inputs
 from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.layers import MemberBatchNorm2d, SpikingLayer
+from agreestop.networks.layers import MemberBatchNorm2d
 from agreestop.networks.neurons import SRM
 from agreestop.networks.posteriors import Posterior
 
@@ -271,7 +271,7 @@ def _running_network(model: Model) -> SpikingNetwork:
 def _currents_into_read_out(network: SpikingNetwork) -> Iterator[list[Tensor]]:
     """A list that collects the currents (T, K, batch, C) of each call."""
     seen: list[Tensor] = []
-    last = cast(SpikingLayer, network.layers[-1])
+    last = network.layers[-1]
     last.observe = seen.append
     try:
         yield seen

@@ -41,6 +41,7 @@ from agreestop.common import (
     check_unchanged,
     in_memory,
     is_integer,
+    join_parts,
     mix,
     write_npz,
 )
@@ -173,11 +174,7 @@ class Events:
         pointers = np.concatenate(
             [part.pointers + end for part, end in zip(compact, ends[:-1], strict=True)]
         )
-        values = (
-            None
-            if parts[0].values is None
-            else np.concatenate([part.values for part in compact if part.values is not None])
-        )
+        values = join_parts([part.values for part in compact])
         shape = (len(pointers), *parts[0].shape[1:])
         return object.__new__(cls)._set(
             np.concatenate([part.indices for part in compact]), pointers, values, shape, None, None
@@ -575,27 +572,29 @@ def check_sparse(
         or pointers.ndim != 1
         or pointers.dtype.kind not in "iu"
     ):
-        given = (
+        raise InputError(
             f"indices are {indices.dtype} of shape {indices.shape} and pointers {pointers.dtype} "
-            f"of shape {pointers.shape}"
+            f"of shape {pointers.shape}: one axis of integers is needed for both."
         )
-        raise InputError(f"{given}: one axis of integers is needed for both.")
     if len(pointers) != steps + 1:
-        given = f"{len(pointers)} entries for {shape[0]} inputs of {shape[1]} steps"
-        raise InputError(f"pointers has {given}: n T + 1 = {steps + 1} are needed.")
+        raise InputError(
+            f"pointers has {len(pointers)} entries for {shape[0]} inputs of {shape[1]} steps: n T "
+            f"+ 1 = {steps + 1} are needed."
+        )
     if pointers[0] != 0 or pointers[-1] != len(indices) or (pointers[1:] < pointers[:-1]).any():
-        right = f"rise from 0 to {len(indices)}, the number of indices, and never fall"
-        raise InputError(f"pointers must {right}: check how they were written.")
+        raise InputError(
+            f"pointers must rise from 0 to {len(indices)}, the number of indices, and never fall: "
+            "check how they were written."
+        )
     if values is not None:
         if (
             values.shape != indices.shape
             or values.dtype.kind not in "iuf"
             or values.dtype.itemsize > 8
         ):
-            given = f"values are {values.dtype} of shape {values.shape} for {len(indices)} indices"
             raise InputError(
-                f"{given}: one real number for each index is needed, or no values where every "
-                "event is 1."
+                f"values are {values.dtype} of shape {values.shape} for {len(indices)} indices: "
+                "one real number for each index is needed, or no values where every event is 1."
             )
         check_finite(values, "values")
         if not values.all():

@@ -366,11 +366,10 @@ def _matching_parts(paths: Sequence[Path]) -> list[EventData]:
     stored = [read_stored(path) for path in paths]
     for one, path in zip(stored[1:], paths[1:], strict=True):
         if one.inputs.shape[1:] != stored[0].inputs.shape[1:]:
-            shapes = (
+            raise InputError(
                 f"{paths[0]} has inputs of shape {stored[0].inputs.shape[1:]} and {path} of "
-                f"{one.inputs.shape[1:]}"
+                f"{one.inputs.shape[1:]}: make them the same."
             )
-            raise InputError(f"{shapes}: make them the same.")
         if one.held != stored[0].held:
             raise InputError(
                 f"{paths[0]} holds images for {stored[0].held} steps and {path} for {one.held}: "
@@ -411,12 +410,9 @@ def _every_number(labels: Sequence[Integers]) -> tuple[str, ...]:
     present = np.unique(np.concatenate([*labels, np.zeros(0, np.int64)]))
     if len(present) and len(present) != present[-1] + 1:
         absent = int(np.argmax(present != np.arange(len(present))))
-        given = (
-            f"labels run from {present[0]} to {present[-1]}, but no input has the label {absent}"
-        )
         raise InputError(
-            f"{given}: count classes from 0, or add an array 'classes' with the names of all of "
-            "them."
+            f"labels run from {present[0]} to {present[-1]}, but no input has the label {absent}: "
+            "count classes from 0, or add an array 'classes' with the names of all of them."
         )
     return class_numbers(present)
 

@@ -270,11 +270,10 @@ def as_events(inputs: ArrayLike | Events, shape: tuple[int, ...], steps: int) ->
         or len(events) < 1
         or events.shape[1] not in (1, *range(steps, events.shape[1] + 1))
     ):
-        needed = (
-            f"at least one input of shape {shape} at each of {steps} or more steps, or an image of "
-            "that shape"
+        raise InputError(
+            f"the inputs have shape {events.shape}: at least one input of shape {shape} at each of "
+            f"{steps} or more steps, or an image of that shape is needed."
         )
-        raise InputError(f"the inputs have shape {events.shape}: {needed} is needed.")
     compact = events.compact()
     if compact.values is not None and not (compact.values == 1).all():
         raise InputError(

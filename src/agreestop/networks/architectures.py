@@ -12,7 +12,7 @@ Time is the first axis. A network stores no state between calls: state goes in a
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, final
@@ -287,17 +287,16 @@ class SpikingNetwork(nn.Module):
     """
 
     output: Literal["spikes"] = "spikes"
+    layers: Sequence[SpikingLayer]
 
     def __init__(
         self, config: Architecture, generator: torch.Generator, deviation: float | None = None
     ) -> None:
         super().__init__()
         if not hasattr(config, "layers") or not isinstance(generator, torch.Generator):
-            given = (
-                f"config is a {type(config).__name__} and generator a {type(generator).__name__}"
-            )
             raise InputError(
-                f"{given}: settings such as FullyConnected, and a torch.Generator, are needed."
+                f"config is a {type(config).__name__} and generator a {type(generator).__name__}: "
+                "settings such as FullyConnected, and a torch.Generator, are needed."
             )
         self.config = config
         self.members, self.classes = config.members, config.classes
@@ -309,7 +308,7 @@ class SpikingNetwork(nn.Module):
             if config.real_input
             else "once"
         )
-        self.layers = nn.ModuleList(config.layers())
+        self.layers = cast(Any, nn.ModuleList(config.layers()))  # a sequence that torch knows
         # For each member a network of one, and views of the buffers for them; in lists, so that
         # they are no part of this network.
         self._singles: list[SpikingNetwork] = []
@@ -372,7 +371,7 @@ class SpikingNetwork(nn.Module):
         keep_state: bool = True,
     ) -> tuple[Tensor, NetworkState]:
         self._check(x, state, steps)
-        layers = list(cast(Iterable[SpikingLayer], self.layers))
+        layers = self.layers
         if (
             self.members > 1
             and torch.is_grad_enabled()
@@ -396,10 +395,9 @@ class SpikingNetwork(nn.Module):
 
     def _train(self, x: Tensor, steps: int | None) -> tuple[Tensor, NetworkState]:
         """Spikes from rest, and a state without layers."""
-        layers = list(cast(Iterable[SpikingLayer], self.layers))
         earlier, pooled = x, False
-        for index, layer in enumerate(layers):
-            pool = index + 1 < len(layers) and layers[index + 1].max_pool
+        for index, layer in enumerate(self.layers):
+            pool = index + 1 < len(self.layers) and self.layers[index + 1].max_pool
             spikes, pooled = layer.train_in_one_kernel(
                 x, earlier, None if index else steps, pooled, pool
             )
@@ -428,14 +426,13 @@ class SpikingNetwork(nn.Module):
                 for member in range(self.members)
             ]
             self._views[:] = [value for _, value in buffers], views
-        last, seen = cast(SpikingLayer, self.layers[-1]), cast(list[Tensor], [])
+        last = self.layers[-1]
+        seen: list[Tensor] = []
         parts = {name: value.unbind(0) for name, value in self.named_parameters()}
         outputs, afters = [], []
         for member, single in enumerate(self._singles):
             single.like(self)
-            cast(SpikingLayer, single.layers[-1]).observe = (
-                None if last.observe is None else seen.append
-            )
+            single.layers[-1].observe = None if last.observe is None else seen.append
             values = {name: part[member][None] for name, part in parts.items()}
             values |= self._views[1][member]
             before = (
@@ -453,7 +450,7 @@ class SpikingNetwork(nn.Module):
             outputs.append(spikes)
             afters.append(after)
             # `seen` holds tensors of this call
-            cast(SpikingLayer, single.layers[-1]).observe = None
+            single.layers[-1].observe = None
         if last.observe is not None:
             last.observe(torch.cat(seen, 1))
         layers = _JoinedLayers([after.layers for after in afters]) if keep_state else ()
@@ -482,16 +479,18 @@ class SpikingNetwork(nn.Module):
         if index == 0 and self.real_input:
             return emitted, none, operations
         if index == 0 and not bool(((x == 0) | (x == 1)).all()):
-            why = "set real_input=True in the settings to count its operations as multiplications"
-            raise InputError(f"x holds values other than 0 and 1: {why}.")
+            raise InputError(
+                "x holds values other than 0 and 1: set real_input=True in the settings to count "
+                "its operations as multiplications."
+            )
         return emitted, operations, none
 
     def _check(self, x: Tensor, state: NetworkState | None, steps: int | None) -> None:
         shape, K = self.input_shape, self.members
         if not isinstance(x, Tensor) or not isinstance(state, NetworkState | None):
-            given = f"x is a {type(x).__name__} and state a {type(state).__name__}"
             raise InputError(
-                f"{given}: a tensor, and the state that a call returned or None, are needed."
+                f"x is a {type(x).__name__} and state a {type(state).__name__}: a tensor, and the "
+                "state that a call returned or None, are needed."
             )
         axes, sizes = x.ndim - len(shape), "".join(f", {size}" for size in shape)
         wanted = f"(T, batch{sizes}) or (T, {K}, batch{sizes})"
@@ -512,5 +511,7 @@ class SpikingNetwork(nn.Module):
             )
         check_held(x, steps)
         if state is not None and len(state.layers) != len(self.layers):
-            counts = f"state has {len(state.layers)} layers and the network {len(self.layers)}"
-            raise InputError(f"{counts}: give the state that this network returned.")
+            raise InputError(
+                f"state has {len(state.layers)} layers and the network {len(self.layers)}: give "
+                "the state that this network returned."
+            )

@@ -52,13 +52,6 @@ def digest_of(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> str
     return total.hexdigest()
 
 
-def network_digest(network: Runnable, **more: Any) -> str:
-    """A SHA-256 digest of an ensemble, in hexadecimal: of the tensors and settings of what an
-    engine runs, and of what modules of the user compute.
-    """
-    return KnownDigest().of(network, **more)
-
-
 @final
 class KnownDigest:
     """The digest of a network, which is hashed again only if weights or settings have changed.

@@ -35,11 +35,15 @@ def check_input(x: Tensor, inputs: int, sizes: str, axes: int, members: int) -> 
     (T, K, batch, *sizes). sizes[0] is `inputs`.
     """
     if x.ndim not in (axes, axes + 1) or x.shape[2 - axes] != inputs:
-        wanted = f"(T, batch, {sizes}) or (T, K, batch, {sizes})"
-        raise InputError(f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer.")
+        raise InputError(
+            f"the input has shape {tuple(x.shape)}: (T, batch, {sizes}) or (T, K, batch, {sizes}) "
+            "is needed by this layer."
+        )
     if x.ndim > axes and x.shape[1] != members:
-        counts = f"the input has {x.shape[1]} members along its second axis and the layer {members}"
-        raise InputError(f"{counts}: give one for each, or share one.")
+        raise InputError(
+            f"the input has {x.shape[1]} members along its second axis and the layer {members}: "
+            "give one for each, or share one."
+        )
 
 
 def product_in_chunks(rows: Tensor, weight: Tensor, chunks: int) -> Tensor:
@@ -237,9 +241,9 @@ class MemberBatchNorm2d(nn.Module):
         in the sequence.
         """
         if x.ndim != 6 or x.shape[1] != self.members or x.shape[3] != self.channels:
-            wanted = f"(T, {self.members}, batch, {self.channels}, H, W)"
             raise InputError(
-                f"the input has shape {tuple(x.shape)}: {wanted} is needed by this layer."
+                f"the input has shape {tuple(x.shape)}: (T, {self.members}, batch, "
+                f"{self.channels}, H, W) is needed by this layer."
             )
         if not self.steps:
             return members_first(
@@ -413,11 +417,11 @@ class SpikingLayer(nn.Module):
             received = received.mean((-2, -1))
         elif isinstance(self.synapses, MemberLinear) and received.ndim > 4:
             received = received.flatten(3)
-        return cast(Tensor, self.synapses(received))
+        return self.synapses(received)
 
     def _shortcut(self, earlier: Tensor, time: int) -> Tensor | None:
         if isinstance(self.shortcut, nn.Sequential):
-            return cast(Tensor, self.shortcut[1](self.shortcut[0](earlier), time))
+            return self.shortcut[1](self.shortcut[0](earlier), time)
         return None if self.shortcut is None else earlier
 
     def train_in_one_kernel(
@@ -477,7 +481,7 @@ class SpikingLayer(nn.Module):
             self.observe(currents)
         if steps is not None:
             currents = currents.expand(steps, *(-1,) * (currents.ndim - 1))
-        return cast(tuple[Tensor, SRMState], self.neurons(currents, state))
+        return self.neurons(currents, state)
 
     def operations(self, x: Tensor, earlier: Tensor) -> Tensor:
         """Synapses that non-zero inputs reach: (T, K, batch), or (T, 1, batch) for an input that
@@ -511,10 +515,8 @@ def conv_layer(
     **options: Any,
 ) -> SpikingLayer:
     """A layer of 3×3 convolutions with batch normalisation; options as for `SpikingLayer`."""
-    synapses, norm = normalised_conv(members, inputs, outputs, 3, stride, timed)
-    return SpikingLayer(
-        cast(MemberConv2d, synapses), cast(MemberBatchNorm2d, norm), SRM(members, neuron), **options
-    )
+    parts: Any = normalised_conv(members, inputs, outputs, 3, stride, timed)
+    return SpikingLayer(parts[0], parts[1], SRM(members, neuron), **options)
 
 
 def dense_layers(

@@ -91,9 +91,9 @@ def _map_tensors(value: Any, change: Callable[[Tensor, int], Tensor], axis: Batc
                 for name in names
             },
         )
-    needed = "use tensors, numbers, None, tuples, lists, dictionaries and dataclasses"
     raise InputError(
-        f"the state holds a {type(value).__name__}, whose rows cannot be selected: {needed}."
+        f"the state holds a {type(value).__name__}, whose rows cannot be selected: use tensors, "
+        "numbers, None, tuples, lists, dictionaries and dataclasses."
     )
 
 
@@ -152,10 +152,10 @@ def run_steps(
     check_held(x, steps)
     batch = x.shape[1]
     if state is not None and (state.batch != batch or len(state.members) != len(members)):
-        given = f"state is for {state.batch} inputs and {len(state.members)} members"
         raise InputError(
-            f"{given}, and x has {batch} inputs for {len(members)} members: give the state that "
-            "the same call returned."
+            f"state is for {state.batch} inputs and {len(state.members)} members, and x has "
+            f"{batch} inputs for {len(members)} members: give the state that the same call "
+            "returned."
         )
     frames = x.unbind(0) if steps is None else (x[0],) * steps
     outputs, after = [], []
@@ -402,13 +402,10 @@ class ModuleMembers(nn.Module):
         for index in range(self.members):
             first, second = (outputs[:, index] for outputs in found)
             if not torch.allclose(first, second, rtol=1e-3, atol=1e-4, equal_nan=True):
-                needed = (
-                    "return as state what it keeps between steps, and compute each row of a batch "
-                    "by itself"
-                )
                 raise InputError(
                     f"module {index} gives another output for an input once it has seen other "
-                    f"inputs: {needed}."
+                    "inputs: return as state what it keeps between steps, and compute each row of "
+                    "a batch by itself."
                 )
         self._tried = True
 

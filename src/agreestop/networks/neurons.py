@@ -63,16 +63,18 @@ def srm(
     nothing is trained.
     """
     if currents.ndim < 2 or not len(currents) or not currents.is_floating_point():
-        given = f"currents has shape {tuple(currents.shape)} and type {currents.dtype}"
-        raise InputError(f"{given}: floating-point numbers (T, batch, ...) with T ≥ 1 are needed.")
+        raise InputError(
+            f"currents has shape {tuple(currents.shape)} and type {currents.dtype}: floating-point "
+            "numbers (T, batch, ...) with T ≥ 1 are needed."
+        )
     dtype = torch.promote_types(currents.dtype, parameters.threshold.dtype)
     constants = parameters.to(dtype).constants
     if state is not None and any(value.shape != currents.shape[1:] for value in state):
-        given = (
+        raise InputError(
             f"state has shape {tuple(state.membrane.shape)} and a step of the currents "
-            f"{tuple(currents.shape[1:])}"
+            f"{tuple(currents.shape[1:])}: give the state that the same inputs left, or None to "
+            "start."
         )
-        raise InputError(f"{given}: give the state that the same inputs left, or None to start.")
     done = operations.srm(currents, state, constants, parameters.surrogate, fused, float16_spikes)
     if done is not None:
         return done
@@ -221,10 +223,9 @@ class Neuron:
         if isinstance(self.surrogate, str):
             object.__setattr__(self, "surrogate", Surrogate(self.surrogate))
         if not isinstance(self.surrogate, Surrogate) or not isinstance(self.learned, bool):
-            given = f"surrogate is {self.surrogate!r} and learned {self.learned!r}"
             raise InputError(
-                f"{given}: a Surrogate, for example Surrogate('arctan'), and True or False are "
-                "needed."
+                f"surrogate is {self.surrogate!r} and learned {self.learned!r}: a Surrogate, for "
+                "example Surrogate('arctan'), and True or False are needed."
             )
         if self.normalise not in NORMALISATIONS:
             raise InputError(

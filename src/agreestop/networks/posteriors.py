@@ -234,12 +234,9 @@ class ModulePosterior(nn.Module):
         self.input_shape = None if input_shape is None else as_shape(input_shape, "input_shape")
         self._classes: int | None = None
         if not isinstance(module, nn.Module) or not self._weights():
-            lacking = (
-                f"the module, a {type(module).__name__}, has no trainable parameter with two axes "
-                "or more"
-            )
             raise InputError(
-                f"{lacking}, so there are no weights to draw: use a deep ensemble for it."
+                f"the module, a {type(module).__name__}, has no trainable parameter with two axes "
+                "or more, so there are no weights to draw: use a deep ensemble for it."
             )
         self.log_deviation = _initial_log_deviations(
             self._weights(), prior_variance, initial_deviation

@@ -13,9 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from agreestop.common import ProgressCallback
+from agreestop.common import ProgressCallback, join_parts
 from agreestop.engines.early_stopping import BATCH_SIZE, run_counted, run_to_end
-from agreestop.engines.joining import joined
 from agreestop.engines.protocol import Engine
 from agreestop.ensembles import DeepEnsemble, Ensemble, load
 from agreestop.ensembles.files import UnusableFile
@@ -129,7 +128,7 @@ def score_on_workers(
     """The outputs of an engine for all inputs, with their operations if they are counted,
     computed on workers.
     """
-    return joined(
+    return join_parts(
         run(
             partial(RowScoring, engine, data, counted),
             range(0, len(data), ROWS),

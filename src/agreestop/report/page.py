@@ -231,10 +231,10 @@ def target_percent(value: float) -> str:
     return true_percent(value).replace("%", f"{SPACE}%")
 
 
-def give_or_take(estimate: Estimate, digits: int = 1) -> str:
+def give_or_take(estimate: Estimate) -> str:
     """Half an interval in per cent, where it is known."""
     half = (estimate.high - estimate.low) / 2
-    return "" if math.isnan(half) else f"{SPACE}±{SPACE}{100 * half:.{digits}f}"
+    return "" if math.isnan(half) else f"{SPACE}±{SPACE}{100 * half:.1f}"
 
 
 def number(value: float, digits: int = 2) -> str:

@@ -101,11 +101,14 @@ class AdaptiveRule:
 
     def __init__(self, calibrated: CalibratedRule, rate: float = 0.2) -> None:
         if not isinstance(calibrated, CalibratedRule):
-            advice = "give what rule.calibrate(...) returned"
-            raise InputError(f"calibrated is {calibrated!r}: {advice}.")
+            raise InputError(
+                f"calibrated is {calibrated!r}: give what rule.calibrate(...) returned."
+            )
         if not is_number(rate) or not rate > 0:
-            advice = "give how far one miss moves the threshold, a finite number above 0"
-            raise InputError(f"rate is {rate!r}: {advice}.")
+            raise InputError(
+                f"rate is {rate!r}: give how far one miss moves the threshold, a finite number "
+                "above 0."
+            )
         if calibrated.reach is None:
             raise InputError(
                 "an adaptive rule moves one threshold of classes or open answers, which this "

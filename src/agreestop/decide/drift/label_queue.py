@@ -217,8 +217,10 @@ class LabelQueue:
         if not is_integer(number) or number < 0:
             raise InputError(f"number is {number!r}: give the number of a stream, session.number.")
         if number in self._names:
-            advice = f"give its label, or update({number}, None)"
-            raise InputError(f"number {number} was observed, and waits for its label: {advice}.")
+            raise InputError(
+                f"number {number} was observed, and waits for its label: give its label, or "
+                f"update({number}, None)."
+            )
         self._hold(_without_answer(int(number), risk))
 
     def skip_open(self) -> None:

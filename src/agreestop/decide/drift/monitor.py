@@ -159,8 +159,9 @@ class DriftMonitor:
 
     def __init__(self, calibrated: CalibratedRule, delta: Target = 0.05, *, seed: int = 0) -> None:
         if not isinstance(calibrated, CalibratedRule):
-            advice = "give what rule.calibrate(...) returned"
-            raise InputError(f"calibrated is {calibrated!r}: {advice}.")
+            raise InputError(
+                f"calibrated is {calibrated!r}: give what rule.calibrate(...) returned."
+            )
         self.calibrated = calibrated
         self.delta, self.seed = as_target(delta, "delta"), as_seed(seed)
         self._limit = float(1 / self.delta)
@@ -287,8 +288,9 @@ class DriftMonitor:
         1
         """
         if first_risk is not None and not isinstance(first_risk, (float, int, np.number)):
-            advice = "give session.first_risk, or leave it out"
-            raise InputError(f"first_risk is {first_risk!r}: {advice}.")
+            raise InputError(
+                f"first_risk is {first_risk!r}: give session.first_risk, or leave it out."
+            )
         self._queue.skip(number, first_risk)
         return self._proceed()
 
@@ -411,8 +413,9 @@ class DriftMonitor:
         36
         """
         if not is_number(miss_rate) or not 0 <= miss_rate <= 1:
-            advice = "give a share of the decisions, from 0 to 1"
-            raise InputError(f"miss_rate is {miss_rate!r}: {advice}.")
+            raise InputError(
+                f"miss_rate is {miss_rate!r}: give a share of the decisions, from 0 to 1."
+            )
         won, lost = np.log1p(SHARES * (1 / self._level() - 1)), np.log1p(-SHARES)
         growth = miss_rate * won + (1 - miss_rate) * lost
         if self._alarmed("misses"):
@@ -562,8 +565,10 @@ class DriftMonitor:
             return cls(calibrated)
         monitor = cls.load(path)
         if _signature(monitor.calibrated) != _signature(calibrated):
-            advice = "give the rule that it watches, or the name of a new file"
-            raise InputError(f"{path} watches another rule: {advice}.")
+            raise InputError(
+                f"{path} watches another rule: give the rule that it watches, or the name of a new "
+                "file."
+            )
         monitor._queue.skip_open()
         monitor._proceed()
         monitor._queue.share_counter(calibrated.opened)

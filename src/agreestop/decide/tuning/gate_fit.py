@@ -122,15 +122,21 @@ def _block_ends(
         try:
             ends = as_checkpoints(cast(Sequence[float], blocks))
         except InputError:
-            needed = "give a number of blocks, or their ends as increasing times such as (10, 20)"
-            raise InputError(f"blocks is {blocks!r:.80}: {needed}.") from None
+            raise InputError(
+                f"blocks is {blocks!r:.80}: give a number of blocks, or their ends as increasing "
+                "times such as (10, 20)."
+            ) from None
         if ends[-1] > times[-1] or ends[0] < times[0]:
-            known = f"times run from {times[0]} to {times[-1]}: give ends among them"
-            raise InputError(f"blocks ends at {ends[0]} to {ends[-1]}, but {known}.")
+            raise InputError(
+                f"blocks ends at {ends[0]} to {ends[-1]}, but times run from {times[0]} to "
+                f"{times[-1]}: give ends among them."
+            )
         return ends if ends[-1] == times[-1] else (*ends, times[-1])
     if as_count(blocks, "blocks") > len(times):
-        most = f"give a number up to {len(times)}, the number of checkpoints"
-        raise InputError(f"blocks is {blocks}: {most}, or the ends of the blocks.")
+        raise InputError(
+            f"blocks is {blocks}: give a number up to {len(times)}, the number of checkpoints, or "
+            "the ends of the blocks."
+        )
     threshold = order_statistic(examples.first(), int(alpha * (len(examples) + 1)))
     stops = examples.stops(np.full(len(examples), threshold))
     shares = np.arange(1, blocks) / blocks

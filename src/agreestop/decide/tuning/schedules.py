@@ -149,16 +149,20 @@ def check_rows(data: Scores, n_calibration: int) -> int:
     """The number of tuning rows, which are at least twice as many as calibration examples."""
     n = len(labels_of(data))
     if not 1 <= n_calibration <= n // 2:
-        given = f"n_calibration is {n_calibration} and there are {n} tuning rows"
-        raise InputError(f"{given}: give at least twice as many rows.")
+        raise InputError(
+            f"n_calibration is {n_calibration} and there are {n} tuning rows: give at least twice "
+            "as many rows."
+        )
     return n
 
 
 def as_price(price: float) -> float:
     """A price of work: a finite number of at least 0."""
     if not is_number(price) or price < 0:
-        advice = "give the latency that all members' work is worth, such as 1, or 0"
-        raise InputError(f"price_of_work is {price!r}: {advice}.")
+        raise InputError(
+            f"price_of_work is {price!r}: give the latency that all members' work is worth, such "
+            "as 1, or 0."
+        )
     return float(price)
 
 

@@ -286,8 +286,10 @@ def repeat_splits(
     as_count(repeats, "repeats")
     if as_count(n_calibration, "n_calibration") >= n:
         what = "rows" if people is None else "people"
-        given = f"n_calibration is {n_calibration} and the pool has {n} {what}"
-        raise InputError(f"{given}: choose from 1 to {n - 1}, so that test rows remain.")
+        raise InputError(
+            f"n_calibration is {n_calibration} and the pool has {n} {what}: choose from 1 to "
+            f"{n - 1}, so that test rows remain."
+        )
     training = training_overlap(data.trained, data.trained_chance)
     refuse_used(rule, data.ids, data.scored(columns), training, "repeat_splits")
     evidence = gather_evidence(rule, data.cells, columns)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Booleans, Floats, InputError, columns_of, is_number
+from agreestop.common import Booleans, Floats, InputError, columns_of, is_number, join_parts
 
 from ..answers import Answers, VoteRisk
 from ..calibrated import CalibratedRule
@@ -171,8 +171,10 @@ def tune(
         return _tune_votes(rule, scores_or_log_confidence, labels, n_calibration, repeats, seed)
     base = rule.untuned()
     if not is_number(price_of_size) or price_of_size < 0:
-        advice = "give the latency that one class is worth, such as 0.05, or 0"
-        raise InputError(f"price_of_size is {price_of_size!r}: {advice}.")
+        raise InputError(
+            f"price_of_size is {price_of_size!r}: give the latency that one class is worth, such "
+            "as 0.05, or 0."
+        )
     price_of_work = as_price(price_of_work)
     wanted = tuple(dict.fromkeys(base.checkpoints)) if price_of_work else base.checkpoints
     data = as_scores(scores_or_log_confidence, labels, times, wanted).at(wanted)
@@ -245,8 +247,10 @@ def _tune_votes(
     """The rule with the risk of open answers that stops earliest on halves it was not fitted on."""
     data = answers.at(rule.checkpoints)
     if not 1 <= n_calibration <= len(data) // 4:
-        given = f"n_calibration is {n_calibration} and there are {len(data)} tuning rows"
-        raise InputError(f"{given}: give at least four times as many rows.")
+        raise InputError(
+            f"n_calibration is {n_calibration} and there are {len(data)} tuning rows: give at "
+            "least four times as many rows."
+        )
     fits: dict[str, Callable[[Answers], Any]] = {
         "votes, Beta criterion": lambda part: VoteRisk(),
         "votes, share": lambda part: VoteRisk("share"),
@@ -388,7 +392,7 @@ class _Bench:
             rule = self.rule.with_reader(fit(self.data.rows(~rows)))
             parts.append(gather_evidence(rule, self.data.log_confidence[rows], columns))
         order = np.argsort(~half, kind="stable").argsort()
-        return Evidence.joined(parts, np.concatenate)[order]
+        return join_parts(parts)[order]
 
     def figures(self, name: str, evidence: Evidence) -> Trial:
         """What the rule reaches with this evidence, on average over random calibration rows."""

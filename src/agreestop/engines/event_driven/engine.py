@@ -18,9 +18,8 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Booleans, InputError, Integers, as_count, cores
+from agreestop.common import Booleans, InputError, Integers, as_count, cores, parallel_for
 from agreestop.events.container import Events, Inputs
-from agreestop.kernels.cpu.numba_runtime import parallel_for
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
 from agreestop.networks.graphs import GraphNetwork
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -322,8 +322,7 @@ def flatten_network(network: SpikingNetwork, precision: str) -> FlatNetwork:
         else (math.prod(config.input_shape), 1, 1)
     )
     plans: list[LayerPlan] = []
-    for module in network.layers:
-        layer = cast(SpikingLayer, module)
+    for layer in network.layers:
         if layer.max_pool:
             plans[-1] = replace(plans[-1], pool=True)
             shape = (shape[0], shape[1] // 2, shape[2] // 2)

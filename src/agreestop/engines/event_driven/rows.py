@@ -7,9 +7,8 @@ from typing import Any, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Booleans, Integers
+from agreestop.common import Booleans, Integers, parallel_for
 from agreestop.events.container import Events, Inputs
-from agreestop.kernels.cpu.numba_runtime import parallel_for
 
 from ..protocol import Operations
 from .layout import NO_VALUES, FlatNetwork, RowBuffers, load_kernels

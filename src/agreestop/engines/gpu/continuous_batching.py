@@ -30,13 +30,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from agreestop.common import Booleans, Integers, cores
+from agreestop.common import Booleans, Integers, cores, join_parts
 from agreestop.decide.checkpoints import Index, Stops, Verdict, in_rounds, run_rounds
 from agreestop.events.container import Events, Inputs
 
 from ..early_stopping import Outcomes
 from ..inputs import dense_step
-from ..joining import joined
 from ..prefilter import Prefilter
 from .device_inputs import DeviceInputs, frames_dtype
 from .slots import SlotMembers, Slots, SlotShape
@@ -98,7 +97,7 @@ class ContinuousBatching:
             except BaseException:
                 self._release_groups()
                 raise
-        return joined(parts)
+        return join_parts(parts)
 
     def _run(self, inputs: Inputs, prefilter: Prefilter, slots: int, chunk: int | None) -> Outcomes:
         chunk = (

@@ -6,7 +6,6 @@ neurons and max-pool. With bfloat16 the weights, the convolutions' outputs and t
 bytes; normalisation, neurons and the averaging read-out are computed in float32.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, NamedTuple, cast, final
@@ -173,7 +172,7 @@ class DeepMember:
     @torch.inference_mode()
     def __init__(self, network: SpikingNetwork, bf16: bool) -> None:
         self._network, self._dtype = network, torch.bfloat16 if bf16 else torch.float32
-        layers = list(cast(Iterable[SpikingLayer], network.layers))
+        layers = network.layers
         channels = [1] + [
             layer.synapses.outputs if isinstance(layer.synapses, MemberConv2d) else 1
             for layer in layers[:-1]

@@ -6,7 +6,7 @@ slower. Both decide with continuous batching where the rule has a GPU prefilter.
 """
 
 from copy import copy, deepcopy
-from typing import Any, cast, final
+from typing import Any, final
 
 import torch
 
@@ -14,7 +14,6 @@ from agreestop.events.container import Events, Inputs
 from agreestop.kernels.mixed_product import fixed_point
 from agreestop.networks.architectures import FullyConnected, SpikingNetwork
 from agreestop.networks.digests import check_network
-from agreestop.networks.layers import SpikingLayer
 from agreestop.networks.neurons import SRM
 
 from ..dense import DenseLive, DensePass
@@ -58,9 +57,7 @@ class Fused:
             for module in self._network.modules():
                 if isinstance(module, SRM):
                     module.float16_spikes = True
-            weights = [
-                cast(SpikingLayer, layer).synapses.weight.detach() for layer in self._network.layers
-            ]
+            weights = [layer.synapses.weight.detach() for layer in self._network.layers]
             self._exact = (
                 not network.real_input
                 and not bf16

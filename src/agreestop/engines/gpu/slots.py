@@ -4,8 +4,8 @@ once as a CUDA graph and replayed.
 Launching the short kernels of a segment from Python would take longer than running them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, cast, final
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from agreestop.engines.devices import capture_cuda_graph
 from agreestop.kernels.mixed_product import fixed_point
 from agreestop.kernels.srm import SRMState
 from agreestop.networks.architectures import SpikingNetwork
-from agreestop.networks.layers import SpikingLayer
 
 from .deep import DeepMember, DeepState
 
@@ -85,7 +84,7 @@ class FullyConnectedMembers:
 
     def __init__(self, network: SpikingNetwork) -> None:
         self._network = network
-        self._layers = list(cast(Iterable[SpikingLayer], network.layers))
+        self._layers = network.layers
         self.members, self.classes = network.members, network.classes
         self.input_shape = network.input_shape
         self.real_input = network.real_input

@@ -190,8 +190,10 @@ def read_gesture_labels(path: Path) -> tuple[GestureLabel, ...]:
             )
         gesture, start, stop = (int(value) for value in row.groups())
         if not 1 <= gesture <= len(GESTURES) or start >= stop:
-            right = f"a class from 1 to {len(GESTURES)}, and a start before its end"
-            raise InputError(f"{path} has {quoted(line)} in line {number}: give {right}.")
+            raise InputError(
+                f"{path} has {quoted(line)} in line {number}: give a class from 1 to "
+                f"{len(GESTURES)}, and a start before its end."
+            )
         labels.append(GestureLabel(gesture, start, stop))
     return tuple(labels)
 

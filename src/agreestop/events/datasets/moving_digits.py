@@ -194,8 +194,10 @@ def _load_part(folder: Path, part: str) -> tuple[NDArray[np.uint8], Integers]:
     images = _read_idx(folder, f"{part}-images-idx3-ubyte", 3)
     labels = _read_idx(folder, f"{part}-labels-idx1-ubyte", 1)
     if len(images) != len(labels) or images.shape[1:] != (28, 28) or labels.max(initial=0) > 9:
-        given = f"{part} images {images.shape} and labels {labels.shape}"
-        raise InputError(f"{folder} holds {given}, which is not MNIST: get it from {SOURCE}.")
+        raise InputError(
+            f"{folder} holds {part} images {images.shape} and labels {labels.shape}, which is not "
+            f"MNIST: get it from {SOURCE}."
+        )
     return images, labels.astype(np.int64)
 
 

@@ -69,7 +69,6 @@ from ..formats.recording import (
 
 SIZE = (34, 34)
 EVENT = 5  # bytes
-LATEST_STAMP = 2**23 - 1
 STEPS = 80
 SPAN = 320_000  # microseconds
 TRAINING, TEST = 60_000, 10_000  # recordings of a complete copy

@@ -62,7 +62,6 @@ END = b"#!END-HEADER"
 LONGEST_LINE, LONGEST_HEADER = 2**16, 2**20
 UNPRINTABLE = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 POLARITY = 1
-STAMP_OFFSET = 4
 LARGEST_BODY = 2**30
 
 

@@ -145,10 +145,9 @@ def checked_recording(
             f"polarity has dtype {signs.dtype}: give booleans, True for ON and False for OFF."
         )
     if not columns.shape == rows.shape == signs.shape == times.shape or times.ndim != 1:
-        shapes = f"{columns.shape}, {rows.shape}, {signs.shape} and {times.shape}"
         raise InputError(
-            f"x, y, polarity and time have shapes {shapes}: give one axis and as many entries in "
-            "each."
+            f"x, y, polarity and time have shapes {columns.shape}, {rows.shape}, {signs.shape} and "
+            f"{times.shape}: give one axis and as many entries in each."
         )
     outside = reordered = 0
     if times.size:

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from agreestop.common import parallel_parts
+
 from .intrinsics import (
     MASKED,
     NARROW,
@@ -37,7 +39,7 @@ from .intrinsics import (
     store,
     zero_sum,
 )
-from .numba_runtime import empty, jit, jit_template, memory_of, parallel_parts, threads_for
+from .numba_runtime import empty, jit, jit_template, memory_of, threads_for
 
 PARTS = 16
 SIZE, PAIR = 3, 2 * NARROW

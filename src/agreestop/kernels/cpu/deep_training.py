@@ -24,11 +24,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from agreestop.common import parallel_parts
+
 from ..srm import Norm, Surrogate
 from . import intrinsics as simd
 from .event_neurons import load_constants, step_srm
 from .intrinsics import NARROW, address, get, prefetch, put
-from .numba_runtime import empty, jit, jit_template, memory_of, parallel_parts, threads_for
+from .numba_runtime import empty, jit, jit_template, memory_of, threads_for
 
 PARTS = 16
 ROWS = 256  # positions that are summed in float32, before double precision

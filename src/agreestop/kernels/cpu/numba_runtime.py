@@ -1,5 +1,5 @@
-"""The runtime of the numba kernels: decorators that compile loops, threads that run them, and
-memory that they fill.
+"""The runtime of the numba kernels: decorators that compile loops, the number of threads that run
+them, and memory that they fill.
 
 numba is optional. If it is missing, or does not support the installed numpy, PyTorch's operators do
 the same work.
@@ -13,9 +13,7 @@ from other files of this package, so the cache key here depends on all of its so
 import inspect
 import math
 import mmap
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
@@ -31,8 +29,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# work is handed out in small chunks, so one slow thread does not delay the others
-CHUNKS_PER_THREAD = 4
 HUGE_PAGE, HUGE = 1 << 21, 1 << 22
 """Bytes of a huge page, and bytes from which a tensor lies on huge pages.
 
@@ -187,58 +183,6 @@ def single_threaded() -> Iterator[None]:
     finally:
         torch.set_num_threads(before)
         _threads.reset(token)
-
-
-def parallel_for(
-    work: Callable[[int, int, int], None], items: int, threads: int, chunks: int = CHUNKS_PER_THREAD
-) -> None:
-    """Call work(thread, first, last) on chunks of the items until all are done.
-
-    The calling thread is one of the threads.
-
-    chunks: the number of chunks per thread. Which thread takes which chunk varies, so results must
-    not depend on it.
-    """
-    threads = max(1, min(threads, items))
-    if threads == 1:
-        return work(0, 0, items)
-    size = -(-items // (chunks * threads))
-    firsts = iter(range(0, items, size))
-
-    def take(thread: int) -> None:
-        for first in firsts:
-            work(thread, first, min(first + size, items))
-
-    others = [_pool(os.getpid(), threads).submit(take, thread) for thread in range(1, threads)]
-    try:
-        take(0)
-    finally:
-        for other in others:
-            if not other.cancel():  # a thread that has not started by now has no work left
-                other.result()
-
-
-def parallel_parts(
-    work: Callable[[int, int, int, int], None], items: int, parts: int, threads: int
-) -> None:
-    """Call work(thread, part, first, last) for equal parts of the items, which do not depend on
-    the number of threads.
-    """
-
-    def run(thread: int, begin: int, end: int) -> None:
-        for part in range(begin, end):
-            work(thread, part, items * part // parts, items * (part + 1) // parts)
-
-    parallel_for(run, parts, threads, parts)
-
-
-@cache
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Starting a thread takes as long as a small layer, so pools are kept.
-
-    A forked process needs its own.
-    """
-    return ThreadPoolExecutor(threads - 1, thread_name_prefix="agreestop")
 
 
 # ---- memory

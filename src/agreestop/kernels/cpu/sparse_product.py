@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from agreestop.common import parallel_for
+
 from .intrinsics import (
     MASKED,
     address,
@@ -37,7 +39,7 @@ from .intrinsics import (
     store,
     zero_sum,
 )
-from .numba_runtime import empty, jit, jit_template, parallel_for, threads_for
+from .numba_runtime import empty, jit, jit_template, threads_for
 
 WIDE, NARROW = 64, 16
 """Columns of a task.

@@ -34,10 +34,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agreestop.common import parallel_for
+
 from ..srm import Chunk, Constants, Kernels, Layout, SRMState, Surrogate, empty_like, run_kernels
 from .event_neurons import integrate_srm
 from .intrinsics import copy_range, fma, power_of_two, prefetch
-from .numba_runtime import empty, jit, jit_inline, parallel_for, threads_for
+from .numba_runtime import empty, jit, jit_inline, threads_for
 
 LANES = 128  # neurons of a tile: eight cache lines per step
 INCOMING, SYNAPSE, MEMBRANE, REFRACTORY, POTENTIAL, OUTGOING, SUMS = (

@@ -1,6 +1,6 @@
-"""Independent tasks, in this process or in several new ones.
+"""Independent work on several cores: in threads, or in new processes.
 
-The number of processes does not change any result.
+The number of threads or processes does not change any result.
 """
 
 import multiprocessing
@@ -8,12 +8,79 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+# work is handed out in small chunks, so one slow thread does not delay the others
+CHUNKS_PER_THREAD = 4
+
+
+def cores() -> int:
+    """The number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# ---- threads
+
+
+def parallel_for(
+    work: Callable[[int, int, int], None], items: int, threads: int, chunks: int = CHUNKS_PER_THREAD
+) -> None:
+    """Call work(thread, first, last) on chunks of the items until all are done.
+
+    The calling thread is one of the threads.
+
+    chunks: the number of chunks per thread. Which thread takes which chunk varies, so results must
+    not depend on it.
+    """
+    threads = max(1, min(threads, items))
+    if threads == 1:
+        return work(0, 0, items)
+    size = -(-items // (chunks * threads))
+    firsts = iter(range(0, items, size))
+
+    def take(thread: int) -> None:
+        for first in firsts:
+            work(thread, first, min(first + size, items))
+
+    others = [_pool(os.getpid(), threads).submit(take, thread) for thread in range(1, threads)]
+    try:
+        take(0)
+    finally:
+        for other in others:
+            if not other.cancel():  # a thread that has not started by now has no work left
+                other.result()
+
+
+def parallel_parts(
+    work: Callable[[int, int, int, int], None], items: int, parts: int, threads: int
+) -> None:
+    """Call work(thread, part, first, last) for equal parts of the items, which do not depend on
+    the number of threads.
+    """
+
+    def run(thread: int, begin: int, end: int) -> None:
+        for part in range(begin, end):
+            work(thread, part, items * part // parts, items * (part + 1) // parts)
+
+    parallel_for(run, parts, threads, parts)
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Starting a thread takes as long as a small layer, so pools are kept.
+
+    A forked process needs its own.
+    """
+    return ThreadPoolExecutor(threads - 1, thread_name_prefix="agreestop")
+
+
+# ---- processes
 
 
 def run_tasks(
