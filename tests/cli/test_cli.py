@@ -771,7 +771,7 @@ def test_too_few_examples_are_told_in_a_sentence(
             "rule is 'other': choose one of",
         ),
         (("decide", "{}/calibration.npz", "{}/test.npz"), "is not an agreestop rule file"),
-        (("decide", "{}/rule", "{}/rule"), "is not a whole score file"),
+        (("decide", "{}/rule", "{}/rule"), "is no .npz file"),
         (
             ("decide", "{}/rule", "{}/test.npz", "-o", "d.txt"),
             "give a name that ends in .csv, .json, .npz",
