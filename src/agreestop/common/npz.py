@@ -199,8 +199,8 @@ def _open_npz(
 
 def _is_of_another_kind(path: str | PathLike[str]) -> bool:
     """Whether neither the name nor the first bytes are those of an `.npz` file."""
-    with open(path, "rb") as stream:
-        return Path(path).suffix != ".npz" and not stream.read(2) == b"PK"
+    with Path(path).open("rb") as stream:
+        return Path(path).suffix != ".npz" and stream.read(2) != b"PK"
 
 
 def _members(archive: zipfile.ZipFile, stream: BinaryIO) -> Members:

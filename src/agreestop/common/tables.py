@@ -154,3 +154,9 @@ def _with_interval(value: Any) -> str:
         return ""
     ends = "" if math.isnan(value.low) else f" [{value.low:.3f}, {value.high:.3f}]"
     return f"{value:.3f}{ends}"
+
+
+def filled_columns(table: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """A table whose first row names the columns, without the columns that are empty below."""
+    filled = [name for name in range(len(table[0])) if any(row[name] for row in table[1:])]
+    return [tuple(row[name] for name in filled) for row in table]
