@@ -90,6 +90,20 @@ def test_the_blocks_of_the_guide_run(number: int, folder: Path) -> None:
         assert re.search(r"stopped at \d+ with classes \(", printed)
 
 
+RUN_AS_PRINTED = ("abstaining", "numbers", "people", "stop-rule", "time-series", "trees")
+"""Pages whose blocks run one after the other; those with other packages or data are left out."""
+
+
+@pytest.mark.parametrize("name", RUN_AS_PRINTED)
+def test_the_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
+    for package in ("matplotlib", "sklearn"):
+        pytest.importorskip(package, reason="the pages draw, and some use scikit-learn")
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    code = "\n".join(block for block in blocks if "aeon" not in block)
+    assert run_code(code, tmp_path)
+
+
 # the main job on a file of one's own, which the tests of the command line run too
 LONG = ("own_configuration",)
 

@@ -205,7 +205,10 @@ def _answers_in_words(result: Evaluation) -> str:
     if result.singles is not None:
         known.append(f"{_interval(result.singles)} of the answers are one class.")
     if result.work is not None:
-        known.append(f"An input takes {_interval(result.work, 1)} member-steps.")
+        known.append(
+            f"An input takes {_interval(result.work, 1)} member-steps, its steps times the "
+            "members that ran."
+        )
     return " ".join(known)
 
 
