@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -131,8 +132,12 @@ def decisions_html(decisions: Any) -> str:
 
 
 def html_table(rows: Iterable[Sequence[object]], notes: Iterable[str]) -> str:
-    """Rows of cells as a table, and a paragraph for each note."""
-    cells = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
+    """Rows of cells as a table, whose first row names the columns; a paragraph for each note."""
+    kinds = chain(("th",), repeat("td"))
+    cells = (
+        "".join(f"<{kind}>{escape(str(cell))}</{kind}>" for cell in row)
+        for kind, row in zip(kinds, rows, strict=False)
+    )
     table = "".join(f"<tr>{row}</tr>" for row in cells)
     return f"<table>{table}</table>" + "".join(f"<p>{escape(note)}</p>" for note in notes)
 
