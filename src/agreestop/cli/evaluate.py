@@ -33,8 +33,8 @@ from .texts import read_lines
 
 MOST_ROWS = 8
 DOUBTS = (
-    "The rows may not be exchangeable with the calibration rows: shuffled before they were "
-    "divided? training rows among them? other people, sensors or days?"
+    "The rows may not be exchangeable with the calibration rows: were they shuffled before they "
+    "were divided, are training rows among them, or are they of other people, sensors or days?"
 )
 
 
