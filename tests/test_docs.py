@@ -196,9 +196,20 @@ def test_a_page_says_for_whom_it_is_and_is_short(path: Path) -> None:
     )
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The names that a host of repositories gives to the headings of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.strip().lower()).replace(" ", "-") for one in headings}
+
+
 def test_links_of_the_pages_exist() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            assert target.startswith("http") or (page.parent / target).exists(), (
-                f"{page.name} -> {target}"
-            )
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        links = re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8"))
+        for target, anchor in links:
+            if target.startswith(("http", "mailto")):
+                continue
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page.name} -> {target}"
+            if anchor and file.suffix == ".md":
+                assert anchor in anchors_of(file), f"{page.name} -> {target}#{anchor}"
