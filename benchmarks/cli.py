@@ -677,7 +677,7 @@ def _draw(records: Sequence[BenchRecord], header: dict[str, Any], output: Path) 
     try:
         from .drawing import draw_benchmark
     except ImportError as error:
-        say(f"No figure: it needs matplotlib ({error}): pip install 'agreestop[figures]'.")
+        say(f"No figure: it needs matplotlib ({error}): pip install '.[figures]'.")
         return []
     machine, plan = header["machine"], header["plan"]
     where = (

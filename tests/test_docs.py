@@ -90,6 +90,20 @@ def test_the_blocks_of_the_guide_run(number: int, folder: Path) -> None:
         assert re.search(r"stopped at \d+ with classes \(", printed)
 
 
+RUN_AS_PRINTED = ("abstaining", "numbers", "people", "stop-rule", "time-series", "trees")
+"""Pages whose blocks run one after the other; those with other packages or data are left out."""
+
+
+@pytest.mark.parametrize("name", RUN_AS_PRINTED)
+def test_the_blocks_of_a_page_run(name: str, tmp_path: Path) -> None:
+    for package in ("matplotlib", "sklearn"):
+        pytest.importorskip(package, reason="the pages draw, and some use scikit-learn")
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    code = "\n".join(block for block in blocks if "aeon" not in block)
+    assert run_code(code, tmp_path)
+
+
 # the main job on a file of one's own, which the tests of the command line run too
 LONG = ("own_configuration",)
 
@@ -182,9 +196,20 @@ def test_a_page_says_for_whom_it_is_and_is_short(path: Path) -> None:
     )
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The names that a host of repositories gives to the headings of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.strip().lower()).replace(" ", "-") for one in headings}
+
+
 def test_links_of_the_pages_exist() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            assert target.startswith("http") or (page.parent / target).exists(), (
-                f"{page.name} -> {target}"
-            )
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        links = re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8"))
+        for target, anchor in links:
+            if target.startswith(("http", "mailto")):
+                continue
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page.name} -> {target}"
+            if anchor and file.suffix == ".md":
+                assert anchor in anchors_of(file), f"{page.name} -> {target}#{anchor}"

@@ -37,17 +37,17 @@ ENTRIES = {  # public entry points, and what they say where no optional package 
     "import agreestop.networks": "torch 'agreestop[networks]'",
     "import agreestop.ensembles": "torch 'agreestop[networks]'",
     "import agreestop.export": "torch 'agreestop[networks]'",
-    "import agreestop.cluster": "torch 'agreestop[networks]'",
+    "import agreestop.cluster": "torch 'agreestop[cluster]'",
     "ag.networks": "torch 'agreestop[networks]'",
     "ag.ensembles": "torch 'agreestop[networks]'",
     "ag.export": "torch 'agreestop[networks]'",
-    "ag.cluster": "torch 'agreestop[networks]'",
+    "ag.cluster": "torch 'agreestop[cluster]'",
     "ag.engines.choose_engine": "torch 'agreestop[networks]'",
     "ag.engines.EventDriven": "torch 'agreestop[networks]'",
     "ag.adapters.from_module": "torch 'agreestop[networks]'",
     "ag.adapters.from_snntorch": "torch 'agreestop[networks]'",
-    "ag.adapters.from_nir": "torch 'agreestop[networks]'",
-    "ag.adapters.to_nir": "torch 'agreestop[networks]'",
+    "ag.adapters.from_nir": "torch 'agreestop[nir]'",
+    "ag.adapters.to_nir": "torch 'agreestop[nir]'",
     "ag.adapters.EarlyClassifier": "scikit-learn 'agreestop[learn]'",
     "ag.adapters.EarlyRegressor": "scikit-learn 'agreestop[learn]'",
     "ag.adapters.AeonEarlyClassifier": "scikit-learn 'agreestop[learn]'",
@@ -66,6 +66,7 @@ ENTRIES = {  # public entry points, and what they say where no optional package 
     ".decide(ag.simulate_scores(60)).to_dataframe()": "pandas pandas",
 }
 COMMANDS = {  # the same on the command line
+    "run": "torch|matplotlib 'agreestop[engines,figures,learn]'",
     "run --simulated": "matplotlib 'agreestop[figures]'",
     "train": "torch 'agreestop[networks]'",
     "score x.npz --members m -o s.npz": "torch 'agreestop[networks]'",
@@ -113,7 +114,7 @@ def test_every_entry_point_names_what_to_install(tmp_path: Path) -> None:
         expected = rf"needs ({package}), which is not installed: pip install {re.escape(install)}"
         assert right and re.search(expected, sentence), (entry, sentence)
         assert sentence.count("pip install") == 1 and sentence.endswith("."), (entry, sentence)
-        extra = re.fullmatch(r"'agreestop(\[\w+\])'", install)
+        extra = re.fullmatch(r"'agreestop(\[[\w,]+\])'", install)
         assert extra is None or f"(in a clone '.{extra[1]}')" in sentence, (entry, sentence)
 
 

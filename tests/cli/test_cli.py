@@ -771,7 +771,7 @@ def test_too_few_examples_are_told_in_a_sentence(
             "rule is 'other': choose one of",
         ),
         (("decide", "{}/calibration.npz", "{}/test.npz"), "is not an agreestop rule file"),
-        (("decide", "{}/rule", "{}/rule"), "is not a whole score file"),
+        (("decide", "{}/rule", "{}/rule"), "is no .npz file"),
         (
             ("decide", "{}/rule", "{}/test.npz", "-o", "d.txt"),
             "give a name that ends in .csv, .json, .npz",
@@ -1095,7 +1095,7 @@ def test_a_low_coverage_is_explained(
     told = " ".join(outcome.out.split())
     assert re.search(
         r"Target 0.5: coverage 0\.\d+ is lower than the calibration draw allows\. The rows may "
-        r"not be exchangeable",
+        r"not be exchangeable with the calibration rows: were they shuffled",
         told,
     )
     assert all(word in told for word in ("shuffled", "training rows", "other people"))
@@ -1546,7 +1546,8 @@ def test_open_answers_go_through_the_command_line(tmp_path: Path) -> None:
     assert "most frequent answer of 8 samples" in " ".join(
         call("calibrate", calibration, "--labels", "final", "--break-ties", "-o", rule).split()
     )
-    call("decide", rule, test, "-o", found)
+    wrote = call("decide", rule, test, "-o", found)
+    assert re.search(r"decisions, \d[.\d]* of 8 samples on average, 100\.0% answered\.", wrote)
     assert found.read_text().splitlines()[0] == "input,stop_time,answered,answer,cost"
     assert json.loads(call("evaluate", rule, test, "--json"))["agreement"] > 0.8
     assert "calibration" in call("evaluate", rule, calibration, code=2)

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from agreestop.cli import console
 from agreestop.common import Stages
@@ -134,6 +135,27 @@ def test_a_bar_writes_control_characters_out(monkeypatch: pytest.MonkeyPatch) ->
     shown = screen.getvalue()
     assert r"title\x1b[35m" in shown and r"what\x1b[36m\x9b1m" in shown
     assert not any(code in shown for code in ("\x1b[35m", "\x1b[36m", "\x9b"))
+
+
+def lines_of(table: Table, width: int) -> list[str]:
+    """What a terminal of this width shows."""
+    screen = io.StringIO()
+    console.PlainConsole(file=screen, width=width).print(table)
+    return screen.getvalue().splitlines()
+
+
+def test_a_table_has_no_empty_column_and_breaks_no_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    titles = ("target", "coverage of new inputs", "cost", "mean width", "one time for all of them")
+    rows = [("0.9", "0.964 [0.959, 0.970]", "", "2.49 [2.40, 2.51]", "9 [8.25, 9.75]")] * 2
+    for width, lines in ((120, 1), (72, 2)):
+        monkeypatch.setattr(console, "out", console.PlainConsole(width=width))
+        shown = lines_of(console.small_table("rows", titles, rows), width)
+        assert max(map(len, shown)) <= width and "cost" not in " ".join(shown)
+        for interval in ("[0.959, 0.970]", "[2.40, 2.51]", "[8.25, 9.75]"):
+            assert sum(interval in line for line in shown) == len(rows)
+        assert sum("0.964 [" in line for line in shown) == len(rows) * (lines == 1)
 
 
 @pytest.mark.parametrize("columns", ["0", "00", "-5", "\u00b2", "9" * 30, "3"])

@@ -147,6 +147,9 @@ def test_a_report_on_risks(
     )
     assert made.code == 0 and "needs 99" in made.out
     page = (folder / "page.html").read_text(encoding="utf-8")
+    again = call(monkeypatch, capsys, "report", folder / "test.npz", "--n-calibration", "60")
+    assert again.out.replace("test.html", "page.html") == made.out
+    assert (folder / "test.html").read_text(encoding="utf-8") == page
     assert page.startswith("<!doctype html>") and "one time for all" in page and "http" not in page
 
 

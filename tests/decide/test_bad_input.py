@@ -72,7 +72,8 @@ BAD_SCORES: dict[str, tuple[Any, str]] = {
     "complex": (SAMPLE.log_confidence.astype(complex), "must hold real numbers"),
     "three axes": (
         SAMPLE.log_confidence[0],
-        r"shape \(3, 2, 4\): 4 axes \(n, M, K, C\) are needed",
+        r"shape \(3, 2, 4\): 4 axes \(n, M, K, C\) are needed for inputs, checkpoints, members and "
+        r"classes; if they are of one model, give log_confidence\[:, :, None, :\]",
     ),
     "a number": (-1.0, r"shape \(\): 4 axes"),
     "nothing": (None, "must hold real numbers"),

@@ -377,3 +377,10 @@ def test_labels_may_be_names_of_classes() -> None:
     assert found.coverage == ag.evaluate(decisions, labels[100:]).coverage
     with pytest.raises(ag.InputError, match="labels holds 'z'"):
         ag.evaluate(decisions, ["z"] * 200)
+
+
+def test_a_decision_shows_what_is_known_of_it() -> None:
+    assert repr(ag.Decision(20, 19, (4,))) == "Decision(time=20, index=19, classes=(4,))"
+    shown = repr(ag.Decision(5, 4, (), members=3, row=0, answered=False, by_depth=()))
+    assert shown == "Decision(time=5, index=4, classes=(), members=3, row=0, answered=False)"
+    assert eval(shown, {"Decision": ag.Decision}) == ag.Decision(5, 4, (), answered=False)

@@ -135,3 +135,13 @@ def test_a_calibrated_rule_says_what_its_inputs_consist_of() -> None:
     assert ends["numbers"].startswith(", members=2") and "classes" not in ends["numbers"]
     assert ends["answers"].startswith(", samples=5") and "members" not in ends["answers"]
     assert ends["any risk"].startswith(")")
+
+
+def test_notebooks_show_tables_whose_first_row_names_the_columns() -> None:
+    calibration, new = ag.simulate_scores(300, steps=8, K=2, C=3).split(0.5, 0.5)
+    decisions = ag.AgreeStop(0.9, range(1, 9), 1).calibrate(calibration).decide(new)
+    for shown, first in ((decisions, "input"), (ag.evaluate(decisions, new), "")):
+        page = shown._repr_html_()
+        assert page.startswith(f"<table><tr><th>{first}</th><th>")
+        assert page.count("<th>") == len(page.split("</tr>")[1].split("</td>")) - 1
+        assert page.count("<tr>") > 8 and all(f"<p>{note}</p>" in page for note in shown.notes)

@@ -59,7 +59,7 @@ __all__ = sorted(_LAZY.keys() - {"AeonEarlyClassifier"})
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needs(f"agreestop.adapters.{name}"):
+    with needs(f"agreestop.adapters.{name}", extras="nir" if "nir" in _LAZY[name] else ""):
         return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 

@@ -32,7 +32,7 @@ VERBS: dict[str, tuple[Callable[..., None], str]] = {
 }
 DATA_VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "list": (data.list_data_sets, "List the data sets, and where to get them."),
-    "check": (data.check_data_set, "Check whether the files of a data set are whole."),
+    "check": (data.check_data_set, "Check whether the files of a data set are complete."),
     "simulate": (data.simulate_data_set, "Simulated data set -> files of inputs."),
 }
 

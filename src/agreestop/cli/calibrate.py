@@ -79,7 +79,10 @@ def calibrate(
     checkpoints: Annotated[
         str | None,
         typer.Option(
-            help="Times at which the rule may stop: 20,40,60,80, or 1-80. [default: all]",
+            help=(
+                "Times at which the rule may stop: 20,40,60,80, or 1-80 for those of the file from "
+                "1 to 80. [default: all]"
+            ),
             rich_help_panel=RULE,
         ),
     ] = None,

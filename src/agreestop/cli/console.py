@@ -6,24 +6,28 @@ import os
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from time import monotonic
 from typing import Annotated, Any, final
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
 from agreestop.common import InputError, ProgressCallback
 from agreestop.common.errors import CalibrationWarning, visible
+from agreestop.common.tables import filled_columns
 from agreestop.decide.calibrated import CalibratedRule
 
 SECONDS_BETWEEN_LINES = 10.0
 NARROWEST = 20  # columns of a line
+MUCH_WIDER = 10_000
 LEAST_SECONDS, LEAST_SHARE = 10.0, 0.1  # before both, an estimate of the time left would be a guess
 UNFINISHED = 0.99  # the most that a bar shows before the work is done
 
@@ -148,6 +152,34 @@ def show(*results: str | Table, unbroken: bool = False) -> None:
     """
     for result in results:
         out.print(result, soft_wrap=unbroken)
+
+
+def small_table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table of text, without columns in which nothing stands. Where it is wider than the
+    terminal, an interval stands below its number.
+    """
+    (heads, *filled) = filled_columns([titles, *rows])
+
+    def made(between: str) -> Table:
+        table = Table(title=title, title_justify="left", title_style="bold")
+        cells = [[cell.replace(" [", between) for cell in row] for row in filled]
+        for head, column in zip(heads, zip(*cells, strict=True), strict=True):
+            lines = [line for cell in column for line in cell.split("\n")]
+            needed = max((len(line) for line in lines if "[" in line), default=0)
+            # rich does not break the lines of such a column, so its head is broken here
+            table.add_column(fill(head, max(needed, NARROWEST)), no_wrap=needed > 0)
+        for row in cells:
+            table.add_row(*row)
+        return table
+
+    table = made(" [")
+    return table if fits(table) else made("\n[")
+
+
+def fits(table: Table) -> bool:
+    """Whether no cell of a table must be broken on the terminal."""
+    wide = out.options.update(max_width=MUCH_WIDER)
+    return Measurement.get(out, wide, table).maximum <= out.width
 
 
 def say(sentence: str, style: str | None = None) -> None:

@@ -193,13 +193,16 @@ def decide(
     _write(output, decisions, names)
     if ray is not None:
         shutil.rmtree(_parts(output), ignore_errors=True)
-    latency = float(np.mean(decisions.stop_time)) / decisions.checkpoints[-1]
+    mean, last = float(np.mean(decisions.stop_time)), decisions.checkpoints[-1]
+    early = f"latency {mean / last:.3f} of T"
+    if decisions.texts is not None:
+        early = f"{mean:.3g} of {last:g} samples on average"
     words = f"set size {decisions.set_size.mean():.2f}"
     if not decisions.has_classes or decisions.texts is not None:
         words = f"{decisions.answered.mean():.1%} answered"
     if decisions.lower is not None:
         words = f"width {decisions.width.mean():.4g}"
-    say(f"Wrote {output}: {len(decisions)} decisions, latency {latency:.3f} of T, {words}.")
+    say(f"Wrote {output}: {len(decisions)} decisions, {early}, {words}.")
 
 
 def _write(output: Path, decisions: Decisions, names: Sequence[str]) -> None:

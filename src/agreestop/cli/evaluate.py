@@ -18,15 +18,23 @@ from agreestop.decide.decisions import evaluate as evaluate_decisions
 from agreestop.decide.rule_files import kept_kind
 from agreestop.decide.spotting import Spotter, load_recordings
 
-from .console import errors_name_options, guarantee_in_words, never_stops, refuse_options, say, show
+from .console import (
+    errors_name_options,
+    fits,
+    guarantee_in_words,
+    never_stops,
+    refuse_options,
+    say,
+    show,
+)
 from .decide import AnyEngine, AnyMembers, RuleFile, class_names, say_unchecked
 from .spot import NOT_FOR_A_SPOTTER, OPTIONS, SPOTTER, evaluate_spotter, takes_no
 from .texts import read_lines
 
 MOST_ROWS = 8
 DOUBTS = (
-    "The rows may not be exchangeable with the calibration rows: shuffled before they were "
-    "divided? training rows among them? other people, sensors or days?"
+    "The rows may not be exchangeable with the calibration rows: were they shuffled before they "
+    "were divided, are training rows among them, or are they of other people, sensors or days?"
 )
 
 
@@ -197,7 +205,10 @@ def _answers_in_words(result: Evaluation) -> str:
     if result.singles is not None:
         known.append(f"{_interval(result.singles)} of the answers are one class.")
     if result.work is not None:
-        known.append(f"An input takes {_interval(result.work, 1)} member-steps.")
+        known.append(
+            f"An input takes {_interval(result.work, 1)} member-steps, its steps times the "
+            "members that ran."
+        )
     return " ".join(known)
 
 
@@ -303,7 +314,17 @@ def _few_groups(result: Evaluation) -> list[tuple[str, Evaluation | Group]]:
 def _figures_table(
     title: str, key: str, rows: Sequence[tuple[str, Evaluation | Group]], kind: str = "classes"
 ) -> Table:
-    """Figures of groups; for risks and abstentions, what was answered and wrong, not coverage."""
+    """Figures of groups; for risks and abstentions, what was answered and wrong, not coverage.
+
+    Where the terminal is too narrow for a line, an interval stands below its number.
+    """
+    table = _figures_of(title, key, rows, kind, " ")
+    return table if fits(table) else _figures_of(title, key, rows, kind, "\n")
+
+
+def _figures_of(
+    title: str, key: str, rows: Sequence[tuple[str, Evaluation | Group]], kind: str, between: str
+) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     promised = [
         name
@@ -318,7 +339,6 @@ def _figures_table(
         shares.insert(len(promised), "answered")
     size = {"classes": "set size", "numbers": "width"}.get(kind)
     time = ("latency", "samples") if samples else ("normalized_latency", "latency / T")
-    between = "\n" if samples else " "  # many columns, which 80 characters hold on two lines
     heads = [*((key,) if key else ()), "inputs", *shares, time[1]]
     for name in (*heads, *((size,) if size else ())):
         table.add_column(name, justify="left" if name == key else "right")
@@ -328,7 +348,7 @@ def _figures_table(
         shown_size = row.width if kind == "numbers" else row.set_size
         cell = ""
         if shown_size is not None:
-            cell = f"{shown_size:.2f}" if key else _interval(shown_size, 2)
+            cell = f"{shown_size:.2f}" if key else _interval(shown_size, 2, between)
         shown = [
             _interval(getattr(row, name), 1 if name == "cost" and samples else 3, between)
             for name in shares

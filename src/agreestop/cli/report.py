@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from agreestop.common import InputError, check_writable
 from agreestop.decide.answer_kinds import Tree
@@ -23,6 +22,7 @@ from .console import (
     refuse_options,
     show,
     show_written,
+    small_table,
 )
 from .run import table_of_rules
 from .spot import (
@@ -55,11 +55,16 @@ def report(
         ),
     ],
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "-o", "--output", help="HTML file to write; it holds its figures and loads nothing."
+            "-o",
+            "--output",
+            help=(
+                "HTML file to write; it holds its figures and loads nothing. "
+                "[default: SCORES, with the ending .html]"
+            ),
         ),
-    ],
+    ] = None,
     target: Annotated[
         str, typer.Option(help="Probability that the answer holds the true class.")
     ] = "0.9",
@@ -104,6 +109,7 @@ def report(
     from agreestop.report.advice import advise
     from agreestop.report.page import summary_in_words, write_page
 
+    output = scores.with_suffix(".html") if output is None else output
     if output.is_dir():
         raise InputError(
             f"{output} is a folder: give the HTML file to write, for example "
@@ -175,10 +181,7 @@ def _report_risks(path: Path, output: Path, n_calibration: int | None, seed: int
     data = load_risks(path)
     with progress_bar(path.name) as progress, errors_name_options():
         rows = measure_risks(data, n_calibration, seed, progress)
-    table = Table(*TITLES, title=f"{path.name}: {len(data)} rows", title_justify="left")
-    for row in rows:
-        table.add_row(*row)
-    show(table)
+    show(small_table(f"{path.name}: {len(data)} rows", TITLES, rows))
     show_written(write_risks_page(rows, output, path.name))
 
 
@@ -191,9 +194,8 @@ def _report_numbers(
     data = load_numbers(path)
     with progress_bar(path.name) as progress, errors_name_options():
         found = pages.measure_numbers(data, target, n_calibration, seed, progress)
-    table = Table(*pages.TITLES, title=f"{path.name}: {len(data)} rows", title_justify="left")
-    for row in pages.table_of_numbers(found):
-        table.add_row(*row)
+    rows = pages.table_of_numbers(found)
+    table = small_table(f"{path.name}: {len(data)} rows", pages.TITLES, rows)
     show(table, *pages.advise_on_numbers(found))
     show_written(pages.write_numbers_page(found, output, path.name))
 
@@ -210,10 +212,8 @@ def _report_answers(path: Path, output: Path, n_calibration: int | None, seed: i
     with progress_bar(path.name) as progress, errors_name_options():
         answers = Answers.load(path)
         records = measure_answers(answers, n_calibration, seed, progress)
-    table = Table(*TITLES, title=f"{path.name}: {len(answers)} questions", title_justify="left")
-    for row in table_of_answers(records):
-        table.add_row(*row)
-    show(table)
+    rows = table_of_answers(records)
+    show(small_table(f"{path.name}: {len(answers)} questions", TITLES, rows))
     show_written(write_answers_page(records, output, path.name))
 
 
@@ -228,8 +228,7 @@ def _report_recordings(
         data = Recordings.of(data, people=read_lines(people, len(data)))
     with progress_bar("report") as progress, errors_name_options():
         made = pages.measure_recordings(data, partial(Spotter, **settings), near, seed, progress)
-    table = Table(*pages.titles_of(made), title=f"{path.name}: {len(data)} recordings")
-    for row in pages.table_of_recordings(made):
-        table.add_row(*row)
+    rows = pages.table_of_recordings(made)
+    table = small_table(f"{path.name}: {len(data)} recordings", pages.titles_of(made), rows)
     show(table, *pages.advise_on_recordings(made))
     show_written(pages.write_recordings_page(made, output, path.name))

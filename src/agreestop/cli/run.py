@@ -12,7 +12,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from agreestop.common import InputError, ProgressCallback, check_writable, cores, names_in
+from agreestop.common import (
+    InputError,
+    ProgressCallback,
+    check_writable,
+    cores,
+    names_in,
+    needs,
+)
 from agreestop.decide.scores import save_scores
 from agreestop.events.files import read_stored
 from agreestop.pipeline.config import RunConfig, load_config
@@ -58,8 +65,11 @@ def run(
     docs/configuration.md of the repository lists every key. What the same settings trained and
     scored before, also in a run that was stopped, is used again.
     """
-    from agreestop.report.page import summary_in_words
+    with needs("agreestop run", extras="" if simulated else "engines,figures,learn"):
+        from agreestop.report.page import summary_in_words
 
+        if not simulated:
+            from agreestop.pipeline.run import run_config
     if simulated and config is not None:
         raise InputError("--simulated takes no configuration: leave one of the two out.")
     settings, command = _settings(config), _command(config, output, simulated)
@@ -68,8 +78,6 @@ def run(
         folder = output or Path("runs") / "simulated"
         make = partial(run_simulated, folder, MeasurementSettings())
     else:
-        from agreestop.pipeline.run import run_config
-
         folder = _folder(settings, output)
         make = partial(run_config, settings, folder)
     with printed_warnings():

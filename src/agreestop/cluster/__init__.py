@@ -14,7 +14,7 @@ On one machine nothing of this is needed. It needs the extra `cluster` (Ray and 
 
 from agreestop.common.errors import needs
 
-with needs("agreestop.cluster"):
+with needs("agreestop.cluster", extras="cluster"):
     from .decisions import ClusterRun, decide
     from .parts import load_decisions
     from .pool import Actors, map_tasks

@@ -101,9 +101,11 @@ def install_extra(extra: str) -> str:
 
 
 @contextmanager
-def needs(what: str, *packages: str, advice: str = "") -> Iterator[None]:
+def needs(what: str, *packages: str, advice: str = "", extras: str = "") -> Iterator[None]:
     """Import optional packages. Where an import fails, the error says which extra to install.
 
+    extras    what to install, where it takes more than the extra of the first package that is
+              missing: one command, not one after the other
     packages  packages outside the extras of agreestop, which are installed by their own names. The
               first is meant where an error names none. The failure of any other import is raised as
               it is, because it is a fault of agreestop
@@ -111,8 +113,10 @@ def needs(what: str, *packages: str, advice: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except MissingPackage:
-        raise
+    except MissingPackage as error:
+        if not extras:
+            raise
+        raise _missing(what, str(error.name), "is not installed", install_extra(extras)) from error
     except ImportError as error:
         package = (error.name or next(iter(packages), "")).partition(".")[0]
         extra = next((extra for extra, names in _EXTRAS.items() if package in names), None)
@@ -120,8 +124,12 @@ def needs(what: str, *packages: str, advice: str = "") -> Iterator[None]:
             raise
         absent = isinstance(error, ModuleNotFoundError)
         state = "is not installed" if absent else f"cannot be imported ({error})"
-        install = f"pip install {package}" if extra is None else install_extra(extra)
-        found = f"{what} needs {_NAMES.get(package, package)}, which {state}: {install}"
-        missing = MissingPackage(f"{found}{advice and ', or ' + advice}.")
-        missing.name = package
-        raise missing from error
+        install = f"pip install {package}" if extra is None else install_extra(extras or extra)
+        raise _missing(what, package, state, f"{install}{advice and ', or ' + advice}") from error
+
+
+def _missing(what: str, package: str, state: str, install: str) -> MissingPackage:
+    found = f"{what} needs {_NAMES.get(package, package)}, which {state}: {install}."
+    error = MissingPackage(found)
+    error.name = package
+    return error

@@ -104,6 +104,10 @@ class Estimate(float):
         high = max(share, min(1.0, centre + half))
         return cls(share, low, high, math.sqrt(variance))
 
+    def within(self, least: float, most: float) -> Self:
+        """The same number, whose interval ends at the values that are possible."""
+        return type(self)(float(self), max(self.low, least), min(self.high, most), self.se)
+
     def over(self, scale: float) -> Self:
         """The same quantity in another unit."""
         return type(self)(*(part / scale for part in self.__getnewargs__()))

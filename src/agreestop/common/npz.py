@@ -191,9 +191,15 @@ def _open_npz(
             f"{path} does not fit into memory: close other programs, or use a larger machine."
         ) from None
     except Exception:  # zip, zlib and numpy raise errors of many types for foreign or damaged bytes
-        other = Path(path).suffix in NOT_NPZ
+        other = Path(path).suffix in NOT_NPZ or _is_of_another_kind(path)
         state = "no .npz file" if other else f"not a whole {what}"
         raise InputError(f"{path} is {state}: {how}.") from None
+
+
+def _is_of_another_kind(path: str | PathLike[str]) -> bool:
+    """Whether neither the name nor the first bytes are those of an `.npz` file."""
+    with Path(path).open("rb") as stream:
+        return Path(path).suffix != ".npz" and stream.read(2) != b"PK"
 
 
 def _members(archive: zipfile.ZipFile, stream: BinaryIO) -> Members:

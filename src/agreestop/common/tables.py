@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -131,8 +132,12 @@ def decisions_html(decisions: Any) -> str:
 
 
 def html_table(rows: Iterable[Sequence[object]], notes: Iterable[str]) -> str:
-    """Rows of cells as a table, and a paragraph for each note."""
-    cells = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
+    """Rows of cells as a table, whose first row names the columns; a paragraph for each note."""
+    kinds = chain(("th",), repeat("td"))
+    cells = (
+        "".join(f"<{kind}>{escape(str(cell))}</{kind}>" for cell in row)
+        for kind, row in zip(kinds, rows, strict=False)
+    )
     table = "".join(f"<tr>{row}</tr>" for row in cells)
     return f"<table>{table}</table>" + "".join(f"<p>{escape(note)}</p>" for note in notes)
 
@@ -154,3 +159,9 @@ def _with_interval(value: Any) -> str:
         return ""
     ends = "" if math.isnan(value.low) else f" [{value.low:.3f}, {value.high:.3f}]"
     return f"{value:.3f}{ends}"
+
+
+def filled_columns(table: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """A table whose first row names the columns, without the columns that are empty below."""
+    filled = [name for name in range(len(table[0])) if any(row[name] for row in table[1:])]
+    return [tuple(row[name] for name in filled) for row in table]

@@ -22,7 +22,7 @@ between 0 and the largest cost of the loss. Widths have no bound, and the normal
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -121,6 +121,12 @@ class Decision:
     lower: float | None = None
     upper: float | None = None
     by_depth: "tuple[Decision, ...]" = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        known = {one.name: getattr(self, one.name) for one in fields(self) if one.repr}
+        hidden = {one.name: one.default for one in fields(self)}
+        shown = (f"{name}={value!r}" for name, value in known.items() if value != hidden[name])
+        return f"Decision({', '.join(shown)})"
 
     @classmethod
     def of(

@@ -54,6 +54,11 @@ from .leakage import RowScores, ScoredRows
 
 # Spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110).
 MOST_SPIKES, SPIKES_PER_BYTE = 2**22, 300
+AXES = {"n": "inputs", "m": "inputs", "M": "checkpoints", "K": "members", "C": "classes"}
+HOW_TO_WRITE = (
+    "write one with save_scores, save_spikes or numpy.savez(path, log_confidence=..., "
+    "times=..., labels=...)"
+)
 MOST_ROUNDING = 0.1  # larger differences are not rounding
 ROUNDED = Fraction(1, 10**9)  # shares that are sums of floats may be this much above 1
 UNPACKED = 2**25  # bytes that compressed scores may always take; calibration takes several times it
@@ -386,6 +391,17 @@ def _as_share(value: object, name: str, most: float, meaning: str = "") -> float
     return float(number)
 
 
+def _axes_in_words(array: NDArray[Any], axes: str) -> str:
+    """What the axes stand for, and how the scores of one model get the axis of members."""
+    letters = axes.strip("()").split(", ")
+    *first, last = (AXES[letter] for letter in letters)
+    words = f" for {', '.join(first)} and {last}"
+    if array.ndim != len(letters) - 1:
+        return words
+    places = ", ".join("None" if letter == "K" else ":" for letter in letters)
+    return f"{words}; if they are of one model, give log_confidence[{places}]"
+
+
 def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> NDArray[Any]:
     """The array itself, checked: number of axes, not empty, finite, nowhere positive.
 
@@ -397,7 +413,9 @@ def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> 
     if array.ndim != (ndim := axes.count(",") + 1) or not array.size:
         given = f"log_confidence has shape {array.shape}"
         if array.ndim != ndim:
-            raise InputError(f"{given}: {ndim} axes {axes} are needed.")
+            raise InputError(
+                f"{given}: {ndim} axes {axes} are needed{_axes_in_words(array, axes)}."
+            )
         raise InputError(f"{given} and holds nothing: every axis of {axes} must be at least 1.")
     low, high = array.min(), array.max()
     if not (low > -np.inf and high <= 0):
@@ -638,8 +656,10 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     for name in ("log_confidence", "times"):
         if name not in content:
             raise InputError(
-                f"{path} holds {shortened(sorted(content))} but no {name!r}: "
-                "a score file has log_confidence and times, or spikes."
+                f"{path} holds {shortened(sorted(content))} but no {name!r}: a score file has "
+                "log_confidence, the logarithms of probabilities with axes for inputs, "
+                "checkpoints, members and classes, and times, one for each checkpoint; or spikes: "
+                f"{HOW_TO_WRITE}."
             )
     known = _known(path, content, "lengths", "rounding")
     moments = tuple(read_list(path, content, "times"))
@@ -649,11 +669,7 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
 
 
 def _read(path: str | PathLike[str]) -> Arrays:
-    how = (
-        "write one with save_scores, save_spikes or numpy.savez(path, log_confidence=..., "
-        "times=..., labels=...)"
-    )
-    return read_npz(path, "score file", how, unpacked_limit=UNPACKED)
+    return read_npz(path, "score file", HOW_TO_WRITE, unpacked_limit=UNPACKED)
 
 
 def _known(path: str | PathLike[str], content: Arrays, *more: str) -> dict[str, Any]:

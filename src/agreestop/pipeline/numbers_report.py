@@ -126,7 +126,8 @@ def measure_numbers(
         last = float((rule.checkpoints or data.times)[-1])
         time = found.normalized_latency.over(1 / last)
         width, width_given = float(found.set_size), rule.max_width if not rule.checkpoints else None
-        return NumbersPoint(float(rule.terms.target or 0), width_given, found.coverage, time, width)
+        coverage = found.coverage.within(0.0, 1.0)
+        return NumbersPoint(float(rule.terms.target or 0), width_given, coverage, time, width)
 
     progress("widths", 0.0)
     ends = [

@@ -68,8 +68,8 @@ def _figures(rule: StopRule, data: Risks, n: int, seed: int) -> tuple[str, str, 
         if "last checkpoint" not in str(refused):
             raise
         return "refused in some divisions", "", "refused"
-    right = found.kept
-    wrong = Estimate(1 - right, max(0.0, 1 - right.high), 1 - right.low, right.se)
+    right = found.kept.within(0.0, 1.0)
+    wrong = Estimate(1 - right, 1 - right.high, 1 - right.low, right.se)
     time = found.normalized_latency * data.times[-1]
     shown = f"{wrong:.3f} [{wrong.low:.3f}, {wrong.high:.3f}]"
     return f"{found.set_size:.3f}", shown, f"{time:.2f}"

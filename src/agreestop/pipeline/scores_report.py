@@ -78,7 +78,11 @@ def write_report(
         from .risks_report import holds_risks, measure_risks, write_risks_page
 
     for given, kinds, needed in (
-        (scores, (Scores, str, PathLike), "Scores, or the path of a score file"),
+        (
+            scores,
+            (Scores, str, PathLike),
+            "Scores, or the path of a file of scores, risks or numbers",
+        ),
         (path, (str, PathLike), "a path"),
     ):
         if not isinstance(given, kinds):

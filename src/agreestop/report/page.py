@@ -23,6 +23,7 @@ from matplotlib.image import imsave
 from agreestop.common import Floats, atomic_writer
 from agreestop.common.errors import visible
 from agreestop.common.estimates import Estimate
+from agreestop.common.tables import filled_columns
 
 from .advice import advise, rule_in_code
 from .contents import Example, Report, Section
@@ -114,8 +115,11 @@ def write_small_page(
     code: str = "",
     panels: Sequence[Panel] = (),
 ) -> Path:
-    """Write a page of one table, whose first row names the columns, with advice and figures."""
-    (titles, *rows) = table
+    """Write a page of one table, whose first row names the columns, with advice and figures.
+
+    Columns in which nothing stands are left out.
+    """
+    (titles, *rows) = filled_columns(table)
     page = _environment().get_template("small.html.j2")
     text = page.render(
         title=title,

@@ -98,7 +98,7 @@ def find(name: str | DataSet) -> DataSet:
             return entry
     raise InputError(
         f"there is no data set {name!r}: choose one of {', '.join(NAMES)}; own data enter through "
-        "load_files."
+        "ag.events.load_files."
     )
 
 
