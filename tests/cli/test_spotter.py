@@ -5,6 +5,7 @@ and a page.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +124,31 @@ def test_wrong_files_and_options_get_a_sentence(
     ag.Spotter(0.1).calibrate(recordings(20, 0)).save("rule")
     result = call(monkeypatch, capsys, *arguments)
     assert result.code != 0 and words in " ".join((result.out + result.err).split())
+
+
+@pytest.mark.parametrize(
+    ("changed", "option"),
+    [
+        ({"engine": "fused"}, "--any-engine"),
+        ({"ensemble_digest": "b"}, "--any-members"),
+        ({"heard": "window=9, event=0"}, ""),
+    ],
+)
+def test_scores_that_were_made_otherwise_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, str],
+    option: str,
+) -> None:
+    """By decide and evaluate alike, unless it is allowed."""
+    made = {"engine": "dense", "ensemble_digest": "a", "heard": "window=8, event=0"}
+    rule, new = tmp_path / "rule", tmp_path / "new.npz"
+    ag.Spotter(0.1).calibrate(replace(recordings(20, 0), **made)).save(rule)
+    save_recordings(new, replace(recordings(20, 1), **{**made, **changed}))
+    for verb in ("decide", "evaluate"):
+        result = call(monkeypatch, capsys, verb, rule, new)
+        words = " ".join((result.out + result.err).split())
+        assert result.code == 2 and "calibrated on scores" in words and option in words
+        if option:
+            assert call(monkeypatch, capsys, verb, rule, new, option).code == 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
 from pathlib import Path
@@ -377,6 +378,22 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "above the cap": (lambda: ag.Spotter(1.5), "false_alarms is 1.5"),
     "no number": (lambda: ag.Spotter("many"), "false_alarms is 'many'"),
     "missed without events": (lambda: ag.Spotter(0.1, missed=0.1).calibrate(example()), "missed"),
+    "few recordings for missed": (
+        lambda: ag.Spotter(0.5, missed="1/6").calibrate(example(4), [[(0, 1)]] * 4),
+        r"4 recordings cannot promise .* 1/6 of the events are missed: at least 5",
+    ),
+    "complex scores": (
+        lambda: ag.Spotter(0.1).calibrate([one + 1j for one in example()]),
+        r"recordings\[0\] has dtype complex128",
+    ),
+    "near without an end": (
+        lambda: ag.Spotter(0.1).calibrate(example(), [[(3, 5)]] * 20, near=10**30),
+        "every step",
+    ),
+    "a clock of texts": (
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.0, step="0"),  # type: ignore[arg-type]
+        "step is '0'",
+    ),
     "a path": (lambda: ag.Spotter(0.1).calibrate("a.npz"), "recordings is 'a.npz'"),
     "no threshold": (
         lambda: ag.Spotter(0.1).calibrate(example()).with_threshold(math.nan),
@@ -422,3 +439,27 @@ def test_a_score_with_two_values_that_often_reaches_the_higher_one_is_said_to_ra
     recordings = [(one > 1).astype(float) for one in example()]
     with pytest.warns(ag.CalibrationWarning, match="highest score, 1, occurs in"):
         assert not len(ag.Spotter(0.1).calibrate(recordings).alarms(recordings[0]))
+
+
+def test_as_many_recordings_as_missed_needs_are_enough() -> None:
+    recordings = [np.array([9.0, 0.0, float(row)]) for row in range(5)]
+    found = ag.Spotter("1/2", missed="1/6").calibrate(recordings, [[(0, 1)]] * 5)
+    assert found.limit == 9 and found.threshold < 9
+
+
+def test_an_alarm_finds_an_event_however_late_it_may_come() -> None:
+    spotter = ag.Spotter(0.1).calibrate(example()).with_threshold(5.0)
+    late = np.append(np.zeros(30), 9.0)
+    assert float(spotter.evaluate([late], [[(0, 1)]], within=10**30).found or 0) == 1
+    assert float(spotter.evaluate([late], [[(0, 1)]], within=29).found or 0) == 0
+
+
+def test_scores_of_another_engine_are_evaluated_if_that_is_allowed() -> None:
+    known = replace(Recordings.of(example()), engine="dense", ensemble_digest="a" * 20)
+    spotter = ag.Spotter(0.1).calibrate(known)
+    new = Recordings.of([one + 1e-3 for one in example()])
+    for name, allowed in (("engine", "any_engine"), ("ensemble_digest", "any_members")):
+        other = replace(new, **{name: "another"})
+        with pytest.raises(ag.InputError, match=allowed):
+            spotter.evaluate(other)
+        assert spotter.evaluate(other, **{allowed: True}).recordings == 20

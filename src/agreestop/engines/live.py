@@ -59,7 +59,8 @@ class LiveSession:
     before there is a decision is answered with `end`; one that is given up is closed with `close`.
     `number` is the number of the input: members that are drawn for each input depend on it,
     monitors count in this order, and randomised merging draws from it, unless random numbers are to
-    be `fresh`. Where it is None it counts up by itself, and random numbers are fresh.
+    be `fresh`. Where it is None it counts up by itself, and random numbers are fresh. A session
+    belongs to one thread at a time.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class LiveSession:
         if self.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
         if self.decision is None:
+            self._session.check_open()
             self._plan.calibrated.check_lengths(np.array([self.time]))
         return self.last_decision()
 
