@@ -258,6 +258,11 @@ def load_recordings(path: str | PathLike[str]) -> Recordings:
         )
         if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iuf":
             raise InputError(f"{path}: events must be (E, 3): recording, start and end of each.")
+        if (broken := ~(np.isfinite(table) & (np.trunc(table) == table))).any():
+            raise InputError(
+                f"{path}: events holds {table[broken][0]}: give recordings, starts and ends as "
+                "whole numbers."
+            )
         table = table.astype(np.int64)
         if ((table[:, 0] < 0) | (table[:, 0] >= n)).any():
             raise InputError(f"{path}: events name a recording outside 0 to {n - 1}.")
