@@ -102,6 +102,26 @@ def test_scores_that_rounding_may_swap_leave_room_between_two_promises() -> None
     assert found.kth_value == 1 and found.kth_value < found.threshold < 1 + 3 * eta
 
 
+@pytest.mark.parametrize(("second", "kept"), [(2.4, True), (1.5, False)])
+def test_a_threshold_stays_clear_of_the_limit_by_rounding(second: float, kept: bool) -> None:
+    """No gap near 1, and the limit `second` roundings above: one rounding is left on each side, or
+    there is no threshold.
+    """
+    eta = Rounding().largest(1.0)
+    places = [(0.7, 0), (second, 0), (2.6, 1), (3.7, 5)]
+    recordings = [
+        np.array([1 + place * eta, *np.zeros(8), false], dtype=float) for place, false in places
+    ]
+    spotter, marks = ag.Spotter("1/2", 1, rest=0, missed="1/2"), [[(0, 1)]] * 4
+    if not kept:
+        with pytest.raises(ag.InputError, match="no threshold keeps both"):
+            spotter.calibrate(recordings, marks)
+        return
+    found = spotter.calibrate(recordings, marks)
+    assert found.limit is not None and found.kth_value == 1
+    assert 0.9 * eta < found.threshold - 1 < found.limit - 1 - 0.9 * eta
+
+
 def draw_marks(rng: np.random.Generator, steps: int) -> Marks:
     starts = np.flatnonzero(rng.random(steps) < 0.15)
     return [(int(start), min(int(start) + int(rng.integers(1, 4)), steps)) for start in starts]

@@ -558,3 +558,62 @@ def test_wrong_calls_get_a_sentence(traced: Any, case: str) -> None:
     call, words = WRONG_CALLS[case]
     with pytest.raises(ag.InputError, match=words):
         call(*traced)
+
+
+def test_a_window_after_an_alarm_holds_the_steps_behind_the_skipped_ones(traced: Any) -> None:
+    """The first step and the last one that leaves room may be alarms; a later one is left out."""
+    other, labels = traced[3], np.arange(60) % 3
+    alarms = np.full(60, -1)
+    alarms[[3, 5, 8]] = 0, 49, 50  # of 60 steps
+    found = other.after(alarms, labels, steps=8, skip=2)
+    assert found.labels is not None and found.labels.tolist() == [0, 2]
+    for row, (recording, first) in enumerate(((3, 3), (5, 52))):
+        logits = other.outputs[recording][first : first + 8].astype(np.float64)
+        expected = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        np.testing.assert_allclose(found.log_confidence[row], expected, atol=1e-12)
+    for wrong in ((alarms[:3], labels), (alarms, labels[:3]), (alarms[:3], labels[:3])):
+        with pytest.raises(ag.InputError, match="give one of each"):
+            other.after(*wrong, steps=8)
+
+
+def test_alarms_are_those_of_the_spotter_that_is_named(traced: Any) -> None:
+    _, spotter, _, other, _ = traced
+    quiet, alarms = spotter.with_threshold(1e9), np.full(60, -1)
+    alarms[4] = 0
+    with pytest.raises(ag.InputError, match="raises none at step 0 of recording 4"):
+        other.after(alarms, np.zeros(60, np.int64), steps=8, spotter=quiet)
+    with pytest.raises(ag.InputError, match="event=0 is given, and the spotter"):
+        other.after(
+            alarms, np.zeros(60, np.int64), steps=8, spotter=replace(quiet, heard="event=1")
+        )
+
+
+def test_an_event_may_be_named_as_the_rule_names_its_classes(traced: Any) -> None:
+    engine, spotter, rule, _, _ = traced
+    named = replace(rule, class_names=("word", "other", "noise"))
+    frame = np.arange(6.0)
+    scores = []
+    for decider, event in ((named, "word"), (rule, 0)):
+        session = engine.watch(spotter, decider, window=1, event=event)
+        session.push(frame=frame)
+        scores.append(session.score)
+    assert scores[0] == scores[1]
+    with pytest.raises(ag.InputError, match="event is 'door'"):
+        engine.watch(spotter, named, window=1, event="door")
+    with pytest.raises(ag.InputError, match="calibrated without: leave them out"):
+        engine.watch(spotter, rule, window=1, event=0, group="left")
+
+
+def test_a_detection_that_was_decided_is_not_missed_at_the_end(traced: Any) -> None:
+    engine, spotter, rule, _, _ = traced
+    session = engine.watch(spotter.with_threshold(-1e9), rule, window=1, event=0)
+    found = [session.push(frame=np.zeros(6)) for _ in range(10)]
+    assert isinstance(found[0], ag.Detection)
+    assert [one for one in found[1:] if one is not None] and session.close() == ""
+
+
+def test_a_rule_that_cannot_name_its_recordings_gets_a_warning(traced: Any) -> None:
+    engine, spotter, _, _, scores = traced
+    unknown = ag.AgreeStop(0.6, range(1, 9), 1).calibrate(replace(scores, ids=None))
+    with pytest.warns(ag.CalibrationWarning, match="without ids"):
+        engine.watch(spotter, unknown, window=1, event=0)
