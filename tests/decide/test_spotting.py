@@ -73,9 +73,11 @@ def slow_threshold(
     return best
 
 
-def slow_limit(spotter: ag.Spotter, recordings: list[Floats], events: list[Marks]) -> float:
-    """The threshold that every one must be below so that the largest shares of missed events keep
-    the promise.
+def slow_limit(
+    spotter: ag.Spotter, recordings: list[Floats], events: list[Marks], people: list[int]
+) -> float:
+    """The threshold that every one must be below so that the means over people of the largest
+    shares of missed events keep the promise.
     """
     worst = [Fraction(0)] * len(recordings)
     for threshold in thresholds_of(recordings):
@@ -84,7 +86,8 @@ def slow_limit(spotter: ag.Spotter, recordings: list[Floats], events: list[Marks
                 worst[row],
                 slow_missed(marks, spotter.within, slow_alarms(scores, threshold, spotter.rest)),
             )
-        if (sum(worst) + 1) / (len(worst) + 1) > Fraction(str(spotter.missed)):
+        means = [one / people.count(people[row]) for row, one in enumerate(worst)]
+        if (sum(means) + 1) / (len(set(people)) + 1) > Fraction(str(spotter.missed)):
             return threshold
     return math.inf
 
@@ -146,10 +149,10 @@ def test_thresholds_are_those_of_the_definition(seed: int) -> None:
         found = spotter.calibrate(recordings, events, near, people)
         assert found.kth_value == slow_threshold(spotter, recordings, events, near, people)
         sure = ag.Spotter(cap - Fraction(1, 10), cap, rest, missed="9/10", within=within)
-        limit = slow_limit(sure, recordings, events)
-        lowest = slow_threshold(sure, recordings, events, near, list(range(9)))
+        limit = slow_limit(sure, recordings, events, people)
+        lowest = slow_threshold(sure, recordings, events, near, people)
         try:
-            both = sure.calibrate(recordings, events, near)
+            both = sure.calibrate(recordings, events, near, people)
         except ag.InputError as refused:
             assert "no threshold keeps both" in str(refused) and not lowest < limit
         else:
@@ -483,3 +486,19 @@ def test_scores_of_another_engine_are_evaluated_if_that_is_allowed() -> None:
         with pytest.raises(ag.InputError, match=allowed):
             spotter.evaluate(other)
         assert spotter.evaluate(other, **{allowed: True}).recordings == 20
+
+
+def test_people_of_calibration_are_not_evaluated(tmp_path: Path) -> None:
+    spotter = ag.Spotter("1/4").calibrate(example(), people=np.arange(20) // 4)
+    spotter.save(tmp_path / "rule")
+    new = [one + 1e-3 for one in example(4)]
+    for one in (spotter, ag.Spotter.load(tmp_path / "rule")):
+        with pytest.raises(ag.InputError, match="2 of the 4 people"):
+            one.evaluate(new, people=[3, 4, 5, 6])
+        assert one.evaluate(new, people=[5, 6, 7, 8]).recordings == 4
+
+
+def test_a_threshold_that_recordings_share_below_a_higher_score_needs_no_warning() -> None:
+    recordings = [np.array([0.0, top]) for top in (2.0, 1.0, 1.0, 1.0)]
+    found = ag.Spotter("1/2").calibrate(recordings)
+    assert found.kth_value == 1 and found.alarms(recordings[0]).tolist() == [1]

@@ -259,13 +259,13 @@ def test_steps_are_refused_as_one_by_one() -> None:
     rng = np.random.default_rng(0)
     found = set()
     for _ in range(400):
+        inputs, repeats = int(rng.integers(2, 7)), str(rng.choice(["once", "each", "refused"]))
         steps = [
-            rng.integers(-(rng.random() < 0.1), 6, size=rng.integers(7))
+            rng.integers(-(rng.random() < 0.1), inputs + (rng.random() < 0.1), size=rng.integers(7))
             for _ in range(rng.integers(1, 5))
         ]
         if rng.random() < 0.3:
-            steps.append(rng.integers(2, size=5))  # like a frame of five inputs
-        inputs, repeats = 5 + int(rng.random() < 0.7), str(rng.choice(["once", "each", "refused"]))
+            steps.append(rng.integers(2, size=inputs))  # like a frame
         expected = None
         for step in steps:
             try:
