@@ -502,3 +502,19 @@ def test_a_threshold_that_recordings_share_below_a_higher_score_needs_no_warning
     recordings = [np.array([0.0, top]) for top in (2.0, 1.0, 1.0, 1.0)]
     found = ag.Spotter("1/2").calibrate(recordings)
     assert found.kth_value == 1 and found.alarms(recordings[0]).tolist() == [1]
+
+
+def test_a_threshold_lies_in_a_gap_near_the_least_one_that_keeps_the_promise() -> None:
+    """A hundredth of the spread above it; without a gap, two roundings: one for the scores of
+    calibration and one for those of a stream.
+    """
+    recordings = [np.array([0.0, 10.0, 20.0, 30.0 + row]) for row in range(20)]
+    spread = float(np.subtract(*np.percentile(np.concatenate(recordings), [75, 25])))
+    found = ag.Spotter(0.1).calibrate(recordings)
+    assert found.kth_value == 48
+    assert found.threshold == pytest.approx(48 + spread / 100, abs=1e-3)
+    eta = Rounding().largest(1.0)
+    dense = [np.append(np.zeros(40), 1 + place * eta) for place in (0, 1.2, 2.4, 3.6, 4.8, 6.0)]
+    found = ag.Spotter("6/7", cap=1).calibrate(dense)  # all but one may have a false alarm
+    assert found.kth_value == 1
+    assert found.threshold - 1 == pytest.approx(2 * eta, rel=1e-3)
