@@ -5,6 +5,7 @@ and a page.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,30 @@ def test_recordings_from_file_to_evaluation(
             "the rest is 200",
         ),
         (("evaluate", "rule", "old.npz"), "set the threshold"),
+        (
+            (
+                *("calibrate", "parts.npz", "--rule", "spotter", "--false-alarms", "0.1"),
+                *("-o", "other"),
+            ),
+            "events holds 5.5: give recordings, starts and ends as whole numbers",
+        ),
+        (
+            (
+                *("calibrate", "old.npz", "--rule", "spotter", "--false-alarms", "0.1"),
+                *("--rest", "-1", "-o", "other"),
+            ),
+            "--rest is -1",
+        ),
+        (
+            ("export", "rule", "--to", "c", "-o", "c", "--window", "3", "--skip", "1"),
+            "--window, --skip cannot be given for a spotter",
+        ),
+        (("export", "rule", "--to", "c", "-o", "c", "--members", "m"), "give it alone"),
+        (("export", "rule", "--to", "page", "-o", "page"), "give --to c"),
+        (
+            ("export", "class.rule", "--members", "m", "--to", "c", "-o", "c", "--skip", "3"),
+            "--skip is for --spotter",
+        ),
         (("decide", "rule", "old.npz", "-o", "alarms.json"), "alarms are written as .csv"),
     ],
 )
@@ -121,5 +146,35 @@ def test_wrong_files_and_options_get_a_sentence(
     np.savez("nan.npz", scores=np.full(9, np.nan), offsets=[0, 9])
     ag.save_scores("scores.npz", ag.simulate_scores(40, steps=5))
     ag.Spotter(0.1).calibrate(recordings(20, 0)).save("rule")
+    ag.AgreeStop(0.9, (1, 2), 1).calibrate(ag.simulate_scores(20, steps=2)).save("class.rule")
+    np.savez("parts.npz", scores=np.zeros(9), offsets=[0, 9], events=[[0, 5.5, 7.0]])
     result = call(monkeypatch, capsys, *arguments)
     assert result.code != 0 and words in " ".join((result.out + result.err).split())
+
+
+@pytest.mark.parametrize(
+    ("changed", "option"),
+    [
+        ({"engine": "fused"}, "--any-engine"),
+        ({"ensemble_digest": "b"}, "--any-members"),
+        ({"heard": "window=9, event=0"}, ""),
+    ],
+)
+def test_scores_that_were_made_otherwise_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, str],
+    option: str,
+) -> None:
+    """By decide and evaluate alike, unless it is allowed."""
+    made = {"engine": "dense", "ensemble_digest": "a", "heard": "window=8, event=0"}
+    rule, new = tmp_path / "rule", tmp_path / "new.npz"
+    ag.Spotter(0.1).calibrate(replace(recordings(20, 0), **made)).save(rule)
+    save_recordings(new, replace(recordings(20, 1), **{**made, **changed}))
+    for verb in ("decide", "evaluate"):
+        result = call(monkeypatch, capsys, verb, rule, new)
+        words = " ".join((result.out + result.err).split())
+        assert result.code == 2 and "calibrated on scores" in words and option in words
+        if option:
+            assert call(monkeypatch, capsys, verb, rule, new, option).code == 0

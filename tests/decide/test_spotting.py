@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
 from pathlib import Path
@@ -72,9 +73,11 @@ def slow_threshold(
     return best
 
 
-def slow_limit(spotter: ag.Spotter, recordings: list[Floats], events: list[Marks]) -> float:
-    """The threshold that every one must be below so that the largest shares of missed events keep
-    the promise.
+def slow_limit(
+    spotter: ag.Spotter, recordings: list[Floats], events: list[Marks], people: list[int]
+) -> float:
+    """The threshold that every one must be below so that the means over people of the largest
+    shares of missed events keep the promise.
     """
     worst = [Fraction(0)] * len(recordings)
     for threshold in thresholds_of(recordings):
@@ -83,7 +86,8 @@ def slow_limit(spotter: ag.Spotter, recordings: list[Floats], events: list[Marks
                 worst[row],
                 slow_missed(marks, spotter.within, slow_alarms(scores, threshold, spotter.rest)),
             )
-        if (sum(worst) + 1) / (len(worst) + 1) > Fraction(str(spotter.missed)):
+        means = [one / people.count(people[row]) for row, one in enumerate(worst)]
+        if (sum(means) + 1) / (len(set(people)) + 1) > Fraction(str(spotter.missed)):
             return threshold
     return math.inf
 
@@ -99,6 +103,26 @@ def test_scores_that_rounding_may_swap_leave_room_between_two_promises() -> None
     ]
     found = ag.Spotter("1/2", 1, rest=0, missed="1/2").calibrate(recordings, [[(0, 1)]] * 4)
     assert found.kth_value == 1 and found.kth_value < found.threshold < 1 + 3 * eta
+
+
+@pytest.mark.parametrize(("second", "kept"), [(2.4, True), (1.5, False)])
+def test_a_threshold_stays_clear_of_the_limit_by_rounding(second: float, kept: bool) -> None:
+    """No gap near 1, and the limit `second` roundings above: one rounding is left on each side, or
+    there is no threshold.
+    """
+    eta = Rounding().largest(1.0)
+    places = [(0.7, 0), (second, 0), (2.6, 1), (3.7, 5)]
+    recordings = [
+        np.array([1 + place * eta, *np.zeros(8), false], dtype=float) for place, false in places
+    ]
+    spotter, marks = ag.Spotter("1/2", 1, rest=0, missed="1/2"), [[(0, 1)]] * 4
+    if not kept:
+        with pytest.raises(ag.InputError, match="no threshold keeps both"):
+            spotter.calibrate(recordings, marks)
+        return
+    found = spotter.calibrate(recordings, marks)
+    assert found.limit is not None and found.kth_value == 1
+    assert 0.9 * eta < found.threshold - 1 < found.limit - 1 - 0.9 * eta
 
 
 def draw_marks(rng: np.random.Generator, steps: int) -> Marks:
@@ -125,10 +149,10 @@ def test_thresholds_are_those_of_the_definition(seed: int) -> None:
         found = spotter.calibrate(recordings, events, near, people)
         assert found.kth_value == slow_threshold(spotter, recordings, events, near, people)
         sure = ag.Spotter(cap - Fraction(1, 10), cap, rest, missed="9/10", within=within)
-        limit = slow_limit(sure, recordings, events)
-        lowest = slow_threshold(sure, recordings, events, near, list(range(9)))
+        limit = slow_limit(sure, recordings, events, people)
+        lowest = slow_threshold(sure, recordings, events, near, people)
         try:
-            both = sure.calibrate(recordings, events, near)
+            both = sure.calibrate(recordings, events, near, people)
         except ag.InputError as refused:
             assert "no threshold keeps both" in str(refused) and not lowest < limit
         else:
@@ -377,6 +401,22 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "above the cap": (lambda: ag.Spotter(1.5), "false_alarms is 1.5"),
     "no number": (lambda: ag.Spotter("many"), "false_alarms is 'many'"),
     "missed without events": (lambda: ag.Spotter(0.1, missed=0.1).calibrate(example()), "missed"),
+    "few recordings for missed": (
+        lambda: ag.Spotter(0.5, missed="1/6").calibrate(example(4), [[(0, 1)]] * 4),
+        r"4 recordings cannot promise .* 1/6 of the events are missed: at least 5",
+    ),
+    "complex scores": (
+        lambda: ag.Spotter(0.1).calibrate([one + 1j for one in example()]),
+        r"recordings\[0\] has dtype complex128",
+    ),
+    "near without an end": (
+        lambda: ag.Spotter(0.1).calibrate(example(), [[(3, 5)]] * 20, near=10**30),
+        "every step",
+    ),
+    "a clock of texts": (
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.0, step="0"),  # type: ignore[arg-type]
+        "step is '0'",
+    ),
     "a path": (lambda: ag.Spotter(0.1).calibrate("a.npz"), "recordings is 'a.npz'"),
     "no threshold": (
         lambda: ag.Spotter(0.1).calibrate(example()).with_threshold(math.nan),
@@ -422,3 +462,59 @@ def test_a_score_with_two_values_that_often_reaches_the_higher_one_is_said_to_ra
     recordings = [(one > 1).astype(float) for one in example()]
     with pytest.warns(ag.CalibrationWarning, match="highest score, 1, occurs in"):
         assert not len(ag.Spotter(0.1).calibrate(recordings).alarms(recordings[0]))
+
+
+def test_as_many_recordings_as_missed_needs_are_enough() -> None:
+    recordings = [np.array([9.0, 0.0, float(row)]) for row in range(5)]
+    found = ag.Spotter("1/2", missed="1/6").calibrate(recordings, [[(0, 1)]] * 5)
+    assert found.limit == 9 and found.threshold < 9
+
+
+def test_an_alarm_finds_an_event_however_late_it_may_come() -> None:
+    spotter = ag.Spotter(0.1).calibrate(example()).with_threshold(5.0)
+    late = np.append(np.zeros(30), 9.0)
+    assert float(spotter.evaluate([late], [[(0, 1)]], within=10**30).found or 0) == 1
+    assert float(spotter.evaluate([late], [[(0, 1)]], within=29).found or 0) == 0
+
+
+def test_scores_of_another_engine_are_evaluated_if_that_is_allowed() -> None:
+    known = replace(Recordings.of(example()), engine="dense", ensemble_digest="a" * 20)
+    spotter = ag.Spotter(0.1).calibrate(known)
+    new = Recordings.of([one + 1e-3 for one in example()])
+    for name, allowed in (("engine", "any_engine"), ("ensemble_digest", "any_members")):
+        other = replace(new, **{name: "another"})
+        with pytest.raises(ag.InputError, match=allowed):
+            spotter.evaluate(other)
+        assert spotter.evaluate(other, **{allowed: True}).recordings == 20
+
+
+def test_people_of_calibration_are_not_evaluated(tmp_path: Path) -> None:
+    spotter = ag.Spotter("1/4").calibrate(example(), people=np.arange(20) // 4)
+    spotter.save(tmp_path / "rule")
+    new = [one + 1e-3 for one in example(4)]
+    for one in (spotter, ag.Spotter.load(tmp_path / "rule")):
+        with pytest.raises(ag.InputError, match="2 of the 4 people"):
+            one.evaluate(new, people=[3, 4, 5, 6])
+        assert one.evaluate(new, people=[5, 6, 7, 8]).recordings == 4
+
+
+def test_a_threshold_that_recordings_share_below_a_higher_score_needs_no_warning() -> None:
+    recordings = [np.array([0.0, top]) for top in (2.0, 1.0, 1.0, 1.0)]
+    found = ag.Spotter("1/2").calibrate(recordings)
+    assert found.kth_value == 1 and found.alarms(recordings[0]).tolist() == [1]
+
+
+def test_a_threshold_lies_in_a_gap_near_the_least_one_that_keeps_the_promise() -> None:
+    """A hundredth of the spread above it; without a gap, two roundings: one for the scores of
+    calibration and one for those of a stream.
+    """
+    recordings = [np.array([0.0, 10.0, 20.0, 30.0 + row]) for row in range(20)]
+    spread = float(np.subtract(*np.percentile(np.concatenate(recordings), [75, 25])))
+    found = ag.Spotter(0.1).calibrate(recordings)
+    assert found.kth_value == 48
+    assert found.threshold == pytest.approx(48 + spread / 100, abs=1e-3)
+    eta = Rounding().largest(1.0)
+    dense = [np.append(np.zeros(40), 1 + place * eta) for place in (0, 1.2, 2.4, 3.6, 4.8, 6.0)]
+    found = ag.Spotter("6/7", cap=1).calibrate(dense)  # all but one may have a false alarm
+    assert found.kth_value == 1
+    assert found.threshold - 1 == pytest.approx(2 * eta, rel=1e-3)

@@ -157,3 +157,12 @@ def test_a_cap_that_hides_false_alarms_is_refused() -> None:
     spotter = ag.Spotter("1/8", per="hour", step_seconds=3600)
     with pytest.raises(ag.InputError, match=r"recordings of 10 hours may have 1.25 .* cap=1"):
         spotter.calibrate(list(np.zeros((3, 10))))
+
+
+def test_as_many_hours_as_are_needed_are_enough() -> None:
+    """Eight for one false alarm in eight; and recordings of eight may have one each, as the cap."""
+    spotter = ag.Spotter("1/8", per="hour", step_seconds=3600)
+    found = spotter.calibrate(list(np.arange(8.0).reshape(2, 4)))
+    assert found.kth_value == 7
+    with pytest.raises(ag.InputError, match="may have 1 false alarms each"):
+        spotter.calibrate(list(np.arange(24.0).reshape(3, 8)))

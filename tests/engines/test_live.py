@@ -180,3 +180,43 @@ def test_events_need_a_known_input_shape() -> None:
     live = engine.live()
     assert live.push(frame=np.zeros((2, 4, 4))).shape == (3, 4)
     assert live.push([1]).shape == (3, 4)
+
+
+class Spoiled(torch.nn.Module):
+    """Logits of the sum of the inputs so far; an input of 77 makes them NaN for one step."""
+
+    def forward(
+        self, x: torch.Tensor, state: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        total = x if state is None else state + x
+        return torch.where(x[:, :1] == 77, torch.nan, total), total
+
+
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_an_output_that_is_not_finite_ends_the_input(wrong: int) -> None:
+    """At a checkpoint (step 2) or before it: a session that went on would never decide."""
+    engine = ag.adapters.from_module([Spoiled(), Spoiled()], input_shape=(3,))
+    x = np.random.default_rng(0).normal(size=(40, 4, 3)).astype(np.float32)
+    rule = ag.AgreeStop(0.6, (2, 4), 1).calibrate(engine.score(x, np.arange(40) % 3))
+    session = engine.live(rule)
+    for step in range(1, wrong):
+        assert session.push(frame=x[0, step]) is None
+    words = f"not finite at step {wrong}, .* open a new session"
+    with pytest.raises(ag.InputError, match=words):
+        session.push(frame=np.full(3, 77, np.float32))
+    for go_on in (lambda: session.push(frame=x[0, 0]), session.last_decision):
+        with pytest.raises(ag.InputError, match=words):
+            go_on()
+    assert session.decision is None
+
+
+def test_a_session_that_was_given_up_has_no_end() -> None:
+    """A monitor counts it as an input without a decision, so it must not get one later."""
+    engine = engine_named("dense")
+    known, truth = some_inputs(60)
+    session = LiveSession(engine, RULES["AgreeStop"].calibrate(score(engine, known, truth)))
+    session.push([])
+    session.close()
+    with pytest.raises(ag.InputError, match="this session was closed"):
+        session.end()
+    assert session.decision is None

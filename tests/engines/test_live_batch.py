@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -258,13 +259,13 @@ def test_steps_are_refused_as_one_by_one() -> None:
     rng = np.random.default_rng(0)
     found = set()
     for _ in range(400):
+        inputs, repeats = int(rng.integers(2, 7)), str(rng.choice(["once", "each", "refused"]))
         steps = [
-            rng.integers(-(rng.random() < 0.1), 6, size=rng.integers(7))
+            rng.integers(-(rng.random() < 0.1), inputs + (rng.random() < 0.1), size=rng.integers(7))
             for _ in range(rng.integers(1, 5))
         ]
         if rng.random() < 0.3:
-            steps.append(rng.integers(2, size=5))  # like a frame of five inputs
-        inputs, repeats = 5 + int(rng.random() < 0.7), str(rng.choice(["once", "each", "refused"]))
+            steps.append(rng.integers(2, size=inputs))  # like a frame
         expected = None
         for step in steps:
             try:
@@ -389,3 +390,32 @@ def test_engines_answer_each_depth_of_a_tree_as_the_scores_do() -> None:
             early += live.by_depth[0] is not None
         assert live.decision == found[row] == expected[row]
     assert early > 0
+
+
+@pytest.mark.parametrize("label", ("AgreeStop", "schedule"))
+def test_an_input_that_was_closed_touches_no_other(label: str) -> None:
+    """Neither a later push nor a second close reaches the slot of another input."""
+    engine = ENGINES["event-driven"](network("fully-connected"))
+    calibrated = calibrated_on(engine, label)
+    batch, frames = LiveBatch(calibrated, engine, 2), some_inputs(1, 2)[0][0]
+    closed, open_ = batch.open(0), batch.open(1)
+    batch.close(closed)
+    (refused,) = batch.push([Push(closed, Steps.of([[0, 1, 2]]))])
+    assert isinstance(refused, ag.InputError) and "was closed" in str(refused)
+    for wrong in (batch.close, batch.end):
+        with pytest.raises(ag.InputError, match="was closed"):
+            wrong(closed)
+    (decision,) = batch.push([Push(open_, Steps.of(steps_of(frames)))])
+    alone = LiveSession(engine, calibrated, 1)
+    assert decision == next(
+        found for frame in frames if (found := alone.push(np.flatnonzero(frame))) is not None
+    )
+    assert batch.open(2).slot == 0
+    with pytest.raises(ag.InputError, match="all slots are in use"):
+        batch.open(3)
+
+
+def test_a_batch_needs_a_calibrated_rule() -> None:
+    rule: Any = ALL_RULES["AgreeStop"]
+    with pytest.raises(ag.InputError, match="not calibrated"):
+        LiveBatch(rule, None, 1)

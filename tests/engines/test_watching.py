@@ -416,3 +416,204 @@ def test_networks_of_other_libraries_watch_as_their_recordings_say(build: Any) -
             expected.time,
             expected.classes,
         )
+
+
+class Trace(nn.Module):
+    """Logits of a leaky trace of six inputs; an input of 77 makes them NaN for one step."""
+
+    def forward(
+        self, x: torch.Tensor, state: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        trace = x if state is None else 0.8 * state + x
+        logits = trace.reshape(len(x), 3, 2).sum(2)
+        return torch.where(x[:, :1] == 77, torch.nan, logits), trace
+
+
+@pytest.fixture(scope="module")
+def traced() -> Any:
+    """Modules with logits, a spotter, a rule on other recordings, and what those heard."""
+    engine = ag.adapters.from_module([Trace(), Trace()], input_shape=(6,))
+    rng = np.random.default_rng(0)
+    first, second = (list(rng.normal(size=(n, 60, 6)).astype(np.float32)) for n in (30, 60))
+    heard, other = (engine.listen(one, window=1, event=0) for one in (first, second))
+    spotter = ag.Spotter(0.2, rest=10).calibrate(heard.scores)
+    scores = other.after(np.full(60, 20), rng.integers(3, size=60), steps=8)
+    rule = ag.AgreeStop(0.6, range(1, 9), 1).calibrate(scores)
+    return engine, spotter, rule, other, scores
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(np.zeros((5, 6), bool), 0.5), (np.zeros((5, 6), np.int8), 300.7)],
+    ids=["booleans", "small integers"],
+)
+def test_recordings_of_different_types_keep_their_numbers(
+    traced: Any, first: Any, second: float
+) -> None:
+    """Recordings are run together in the type of all of them, not in that of the first."""
+    own = np.full((5, 6), second, np.float32)
+    together = traced[0].listen([first, own], window=1, event=0).outputs[1]
+    np.testing.assert_array_equal(together, traced[0].listen([own], window=1, event=0).outputs[0])
+
+
+def test_a_recording_is_recognised_whatever_the_type_of_its_numbers(traced: Any) -> None:
+    one = np.eye(6, dtype=bool)
+    ids = [
+        traced[0].listen([one.astype(dtype)], window=1, event=0).scores.ids[0]
+        for dtype in (bool, np.uint8, np.int64, np.float32, np.float64)
+    ]
+    assert len(set(ids)) == 1
+
+
+def test_an_output_that_is_not_finite_closes_the_stream(traced: Any) -> None:
+    """The members have made the step, so a stream that went on would count its steps wrongly."""
+    engine, spotter, rule, _, _ = traced
+    spoiled = np.full(6, 77, np.float32)
+    session = engine.watch(spotter.with_threshold(-1e9), rule, window=1, event=0)
+    session.push(frame=np.zeros(6))
+    with pytest.raises(ag.InputError, match="not finite at step 1, so this stream was closed"):
+        session.push(frame=spoiled)
+    with pytest.raises(ag.InputError, match="this stream was closed"):
+        session.push(frame=np.zeros(6))
+    assert session.time == 1 and "0 steps after the detection at step 0" in session.close()
+    with pytest.raises(ag.InputError, match=r"members for recordings\[1\] holds nan"):
+        engine.listen([np.zeros((4, 6)), spoiled[None]], window=1, event=0)
+    with pytest.raises(ag.InputError, match=r"recordings\[1\] holds nan"):
+        engine.listen([np.zeros((4, 6)), np.full((4, 6), np.nan)], window=1, event=0)
+
+
+RISK = np.random.default_rng(0).random((40, 8))
+OTHER_RULES: dict[str, Any] = {
+    "risk": lambda: ag.StopRule(target=0.8).calibrate(RISK, RISK > 0.9),
+    "numbers": lambda: ag.IntervalStop(0.8, range(1, 9), max_width=9).calibrate(
+        ag.Numbers(RISK, np.ones((40, 8)), RISK[:, 0])
+    ),
+    "answers": lambda: ag.AgreeStop(0.8, range(1, 9), 1).calibrate(
+        ag.Answers([["a", "b"] * 4] * 40), "final"
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
+@pytest.mark.parametrize("reads", OTHER_RULES)
+def test_a_rule_that_reads_no_confidences_cannot_follow_a_detection(
+    traced: Any, reads: str
+) -> None:
+    engine, spotter, _, _, _ = traced
+    with pytest.raises(ag.InputError, match=f"the rule reads {reads}"):
+        engine.watch(spotter, OTHER_RULES[reads](), window=1, event=0)
+
+
+def test_modules_that_give_numbers_have_no_classes_to_watch_for(traced: Any) -> None:
+    engine = ag.adapters.from_module([Trace(), Trace()], output="numbers", input_shape=(6,))
+    with pytest.raises(ag.InputError, match="give numbers, not classes"):
+        engine.listen([np.zeros((5, 6))], window=1, event=0)
+    with pytest.raises(ag.InputError, match="give numbers, not classes"):
+        engine.watch(traced[1], traced[2], window=1, event=0)
+
+
+def test_a_rule_of_people_who_set_the_threshold_is_refused(traced: Any) -> None:
+    """Their recordings differ, but those of one person depend on each other."""
+    engine, scores = traced[0], traced[4]
+    rng = np.random.default_rng(1)
+    heard = engine.listen(list(rng.normal(size=(30, 60, 6))), window=1, event=0)
+    spotter = ag.Spotter(0.2, rest=10).calibrate(heard.scores, people=np.arange(30) // 2)
+    for people, refused in ((10 + np.arange(60) // 4, True), (15 + np.arange(60) // 4, False)):
+        rule = ag.AgreeStop(0.6, range(1, 9), 1).calibrate(scores, people=people)
+        if refused:
+            with pytest.raises(ag.InputError, match="5 of the people"):
+                engine.watch(spotter, rule, window=1, event=0)
+        else:
+            engine.watch(spotter, rule, window=1, event=0)
+
+
+WRONG_CALLS: dict[str, tuple[Any, str]] = {
+    "no recordings": (lambda one, *_: one.listen(None, window=1, event=0), "recordings is None"),
+    "an empty recording": (
+        lambda one, *_: one.listen([np.zeros((5, 6)), np.zeros((0, 6))], window=1, event=0),
+        r"recordings\[1\] has shape \(0, 6\)",
+    ),
+    "a class twice": (
+        lambda one, *_: one.listen([np.zeros((5, 6))], window=1, event=(1, 1)),
+        "each once",
+    ),
+    "labels of no class": (lambda *parts: parts[3].after([5] * 60, [3] * 60, steps=8), "from 0"),
+    "labels with fractions": (
+        lambda *parts: parts[3].after([5] * 60, np.full(60, 0.5), steps=8),
+        "labels has dtype float64",
+    ),
+    "names of classes": (
+        lambda *parts: parts[3].after([5] * 60, ["word"] * 60, steps=8),
+        "labels has dtype",
+    ),
+    "a window without end": (
+        lambda one, spotter, rule, *_: one.watch(spotter, rule, window=10**15, event=0),
+        "do not fit in memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_CALLS)
+def test_wrong_calls_get_a_sentence(traced: Any, case: str) -> None:
+    call, words = WRONG_CALLS[case]
+    with pytest.raises(ag.InputError, match=words):
+        call(*traced)
+
+
+def test_a_window_after_an_alarm_holds_the_steps_behind_the_skipped_ones(traced: Any) -> None:
+    """The first step and the last one that leaves room may be alarms; a later one is left out."""
+    other, labels = traced[3], np.arange(60) % 3
+    alarms = np.full(60, -1)
+    alarms[[3, 5, 8]] = 0, 49, 50  # of 60 steps
+    found = other.after(alarms, labels, steps=8, skip=2)
+    assert found.labels is not None and found.labels.tolist() == [0, 2]
+    for row, (recording, first) in enumerate(((3, 3), (5, 52))):
+        logits = other.outputs[recording][first : first + 8].astype(np.float64)
+        expected = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        np.testing.assert_allclose(found.log_confidence[row], expected, atol=1e-12)
+    for wrong in ((alarms[:3], labels), (alarms, labels[:3]), (alarms[:3], labels[:3])):
+        with pytest.raises(ag.InputError, match="give one of each"):
+            other.after(*wrong, steps=8)
+
+
+def test_alarms_are_those_of_the_spotter_that_is_named(traced: Any) -> None:
+    _, spotter, _, other, _ = traced
+    quiet, alarms = spotter.with_threshold(1e9), np.full(60, -1)
+    alarms[4] = 0
+    with pytest.raises(ag.InputError, match="raises none at step 0 of recording 4"):
+        other.after(alarms, np.zeros(60, np.int64), steps=8, spotter=quiet)
+    with pytest.raises(ag.InputError, match="event=0 is given, and the spotter"):
+        other.after(
+            alarms, np.zeros(60, np.int64), steps=8, spotter=replace(quiet, heard="event=1")
+        )
+
+
+def test_an_event_may_be_named_as_the_rule_names_its_classes(traced: Any) -> None:
+    engine, spotter, rule, _, _ = traced
+    named = replace(rule, class_names=("word", "other", "noise"))
+    frame = np.arange(6.0)
+    scores = []
+    for decider, event in ((named, "word"), (rule, 0)):
+        session = engine.watch(spotter, decider, window=1, event=event)
+        session.push(frame=frame)
+        scores.append(session.score)
+    assert scores[0] == scores[1]
+    with pytest.raises(ag.InputError, match="event is 'door'"):
+        engine.watch(spotter, named, window=1, event="door")
+    with pytest.raises(ag.InputError, match="calibrated without: leave them out"):
+        engine.watch(spotter, rule, window=1, event=0, group="left")
+
+
+def test_a_detection_that_was_decided_is_not_missed_at_the_end(traced: Any) -> None:
+    engine, spotter, rule, _, _ = traced
+    session = engine.watch(spotter.with_threshold(-1e9), rule, window=1, event=0)
+    found = [session.push(frame=np.zeros(6)) for _ in range(10)]
+    assert isinstance(found[0], ag.Detection)
+    assert [one for one in found[1:] if one is not None] and session.close() == ""
+
+
+def test_a_rule_that_cannot_name_its_recordings_gets_a_warning(traced: Any) -> None:
+    engine, spotter, _, _, scores = traced
+    unknown = ag.AgreeStop(0.6, range(1, 9), 1).calibrate(replace(scores, ids=None))
+    with pytest.warns(ag.CalibrationWarning, match="without ids"):
+        engine.watch(spotter, unknown, window=1, event=0)

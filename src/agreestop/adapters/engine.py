@@ -67,6 +67,14 @@ class AdaptedEngine(Runner):
             raise InputError("these modules give numbers, not classes: call numbers(x, y).")
         return super().score(x, y, **options)
 
+    def _check_watching(self) -> None:
+        if self._modules.output in PAIRS:
+            raise InputError(
+                "these modules give numbers, not classes, and a spotter's score is the log-odds of "
+                "classes: make scores of your own, and give them to ag.Spotter."
+            )
+        super()._check_watching()
+
     def numbers(
         self,
         x: ArrayLike | Events,

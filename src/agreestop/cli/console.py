@@ -33,7 +33,7 @@ UNFINISHED = 0.99  # the most that a bar shows before the work is done
 
 OPTIONS = (
     "accumulated|at_end|blocks|calibration|cap|checkpoints|class_conditional|delta|depth|event|false_alarms|fill|for_people|gate|give_up|groups|largest_loss|loss|max_loss"
-    "|limit|max_set_size|max_weight|max_width|missed|near|people|per|pooling|price_of_size|rule|side|skip|step_seconds|target|threshold|trim|weights|window|within|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
+    "|limit|max_set_size|max_weight|max_width|missed|near|people|per|pooling|price_of_size|rest|rule|side|skip|step_seconds|target|threshold|trim|weights|window|within|message_bytes|sessions|sessions_per_client|idle_seconds|drain_seconds"
 )
 # how messages of the Python layer name what the command line calls an option; the first that
 # matches is replaced first

@@ -136,8 +136,8 @@ def decide(
     if output is not None and not kept:
         check_writable(output, rule, scores, members)
     if kept_kind(rule) == SPOTTER:
-        refuse_options(context, takes_no(), NOT_FOR_A_SPOTTER)
-        decide_alarms(rule, scores, output)
+        refuse_options(context, takes_no("any_engine", "any_members"), NOT_FOR_A_SPOTTER)
+        decide_alarms(rule, scores, output, any_engine=any_engine, any_members=any_members)
         return
     calibrated = load_rule(rule)
     if calibrated.group_names is not None and groups is None and ray is None:

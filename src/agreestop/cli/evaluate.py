@@ -81,10 +81,12 @@ def evaluate(
 ) -> None:
     """Decide for every input of a labelled score file and compare with the labels."""
     if kept_kind(rule) == SPOTTER:
-        refuse_options(context, takes_no("within", "step_seconds"), NOT_FOR_A_SPOTTER)
+        taken = "within", "step_seconds", "any_engine", "any_members"
+        refuse_options(context, takes_no(*taken), NOT_FOR_A_SPOTTER)
         spotter, recordings = Spotter.load(rule), load_recordings(scores)
         persons = None if people is None else read_lines(people, len(recordings))
-        evaluate_spotter(spotter, recordings, within, step_seconds, persons, as_json)
+        allowed = {"any_engine": any_engine, "any_members": any_members}
+        evaluate_spotter(spotter, recordings, within, step_seconds, persons, as_json, **allowed)
         return
     refuse_options(context, OPTIONS.__contains__, "is for a spotter: leave it out.")
     calibrated = load_rule(rule)

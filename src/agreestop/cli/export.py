@@ -12,9 +12,9 @@ from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.rule_files import kept_kind
 from agreestop.decide.spotting import CalibratedSpotter, Spotter
 
-from .console import Engine, errors_name_options, never_stops, say, show
+from .console import Engine, errors_name_options, never_stops, refuse_options, say, show
 from .decide import AnyEngine, AnyMembers, say_unchecked
-from .spot import SPOTTER
+from .spot import NOT_FOR_A_SPOTTER, SPOTTER
 
 LARGE_PAGE = 3_000_000  # bytes
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def export(
+    context: typer.Context,
     rules: Annotated[
         list[Path],
         typer.Argument(
@@ -101,7 +102,10 @@ def export(
     if to not in ("c", "page"):
         raise InputError(f"--to is {to!r}: choose c, page.")
     if kept_kind(rules[0]) == SPOTTER:
-        _spotter_to_c(rules, members, to, output)
+        _check_alone(rules, members, to)
+        own = ("rules", "to", "output")
+        refuse_options(context, lambda name: name not in own, NOT_FOR_A_SPOTTER)
+        _spotter_to_c(rules[0], output)
         return
     if members is None:
         raise InputError(
@@ -153,6 +157,8 @@ class _Watch:
         """From the options; None where they name no spotter."""
         given = {"--spotter": spotter, "--window": window, "--event": event}
         named = [name for name, value in given.items() if value is not None]
+        if not named and skip:
+            raise InputError("--skip is for --spotter: leave it out.")
         if not named:
             return None
         if spotter is None or window is None or event is None:
@@ -167,16 +173,20 @@ class _Watch:
         return cls(Spotter.load(spotter), window, classes, skip)
 
 
-def _spotter_to_c(rules: Sequence[Path], members: Path | None, to: str, folder: Path) -> None:
-    from agreestop.export import spotter_to_c
-
+def _check_alone(rules: Sequence[Path], members: Path | None, to: str) -> None:
+    """Refuse a spotter in the place of a rule."""
     if members is not None or len(rules) > 1:
         raise InputError(
             f"{rules[0]} is a spotter: give it alone, or as --spotter beside the rule that decides."
         )
     if to != "c":
         raise InputError("a spotter alone is exported as C: give --to c.")
-    made = spotter_to_c(Spotter.load(rules[0]), folder)
+
+
+def _spotter_to_c(rule: Path, folder: Path) -> None:
+    from agreestop.export import spotter_to_c
+
+    made = spotter_to_c(Spotter.load(rule), folder)
     show(f"Wrote {folder}: {', '.join(made.files)}.")
 
 

@@ -73,11 +73,16 @@ def calibrate_spotter(
     )
 
 
-def decide_alarms(rule: Path, recordings: Path, output: Path | None) -> None:
-    """The alarms in every recording as CSV: recording, step and score."""
+def decide_alarms(rule: Path, recordings: Path, output: Path | None, **allowed: bool) -> None:
+    """The alarms in every recording as CSV: recording, step and score.
+
+    allowed: any_engine and any_members.
+    """
     if output is not None and output.suffix != ".csv":
         raise InputError(f"{output} ends in {output.suffix!r}: alarms are written as .csv.")
     spotter, data = Spotter.load(rule), load_recordings(recordings)
+    with errors_name_options():
+        spotter.check_scores(data, **allowed)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("recording", "step", "score"))
@@ -97,17 +102,22 @@ def evaluate_spotter(
     step_seconds: str | None,
     people: list[str] | None,
     as_json: bool,
+    **allowed: bool,
 ) -> None:
-    """Events found and false alarms on recordings that did not set the threshold."""
+    """Events found and false alarms on recordings that did not set the threshold.
+
+    allowed: any_engine and any_members.
+    """
+    known: Any = {"within": within, "step_seconds": step_seconds, "people": people, **allowed}
     with errors_name_options():
-        result = spotter.evaluate(data, within=within, step_seconds=step_seconds, people=people)
+        result = spotter.evaluate(data, **known)
     if not as_json:
         show(f"Guarantee: {spotter.guarantee}", repr(result))
         return
-    known = {name: getattr(result, name) for name in FIGURES}
+    estimates = {name: getattr(result, name) for name in FIGURES}
     figures = {
         name: {"value": float(one), "low": one.low, "high": _in_json(one.high)}
-        for name, one in known.items()
+        for name, one in estimates.items()
         if one is not None
     }
     counts = {"recordings": result.recordings, "events": result.events, "steps": result.steps}

@@ -136,6 +136,8 @@ def is_text(text: str) -> bool:
 def as_floats(values: ArrayLike, name: str) -> Floats:
     """Real numbers as float64."""
     array = as_array(values, name)
+    if array.dtype.kind == "c":  # numpy would drop the imaginary parts
+        raise InputError(f"{name} has dtype {array.dtype}: give real numbers.")
     try:
         return array.astype(np.float64, copy=False)
     except (TypeError, ValueError):

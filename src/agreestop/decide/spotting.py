@@ -84,6 +84,7 @@ HOW = "write one with scores (steps of all recordings), offsets (n + 1,) and eve
 SOURCE = "engine", "ensemble_digest", "heard"  # what made the scores, as text
 BOOTSTRAPS = 2000
 HOUR = 3600
+LONGEST = 1 << 62  # steps: more are as good as without an end
 RECORDING, IN_AN_HOUR = "recording", "hour"  # what false alarms are promised for
 
 
@@ -182,14 +183,15 @@ class Recordings:
     def counted(self, row: int, near: int) -> Booleans:
         """The steps of a recording at which an alarm is false: those that lie near no event."""
         steps = np.ones(len(self.scores[row]), dtype=bool)
+        near = min(near, len(steps))
         for start, end in self.marked(row):
             steps[max(start - near, 0) : end + near] = False
         return steps
 
 
 def hash_of(array: NDArray[Any]) -> str:
-    """A hash of the numbers of an array, in float32 where they have fractions."""
-    if array.dtype.kind == "f":
+    """A hash of the numbers of an array, in float32 whatever their type."""
+    if array.dtype.kind in "biuf":
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:24]
@@ -256,6 +258,11 @@ def load_recordings(path: str | PathLike[str]) -> Recordings:
         )
         if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iuf":
             raise InputError(f"{path}: events must be (E, 3): recording, start and end of each.")
+        if (broken := ~(np.isfinite(table) & (np.trunc(table) == table))).any():
+            raise InputError(
+                f"{path}: events holds {table[broken][0]}: give recordings, starts and ends as "
+                "whole numbers."
+            )
         table = table.astype(np.int64)
         if ((table[:, 0] < 0) | (table[:, 0] >= n)).any():
             raise InputError(f"{path}: events name a recording outside 0 to {n - 1}.")
@@ -366,7 +373,7 @@ def miss_levels(
 def found_delays(alarms: Integers, events: Integers, within: int) -> Integers:
     """Steps from the start of each event that is found to its first alarm."""
     first = np.append(alarms, np.iinfo(np.int64).max)[np.searchsorted(alarms, events[:, 0])]
-    found = first < events[:, 1] + within
+    found = first < events[:, 1] + min(within, LONGEST)
     return np.asarray((first - events[:, 0])[found])
 
 
@@ -744,8 +751,16 @@ class Spotter(KeptInFiles):
                 f"every step of every recording lies near an event, with near={near}: no alarm can "
                 "be false, so give recordings with steps away from events."
             )
-        if self.missed is not None and not any(len(data.marked(row)) for row in range(len(data))):
+        if self.missed is None:
+            return
+        if not any(len(data.marked(row)) for row in range(len(data))):
             raise InputError("missed is given without events: mark the events of the recordings.")
+        missed = as_target(self.missed, "missed")
+        if many < (least := math.ceil(1 / missed) - 1):
+            raise InputError(
+                f"{many} {what} cannot promise that at most {in_words(missed)} of the events are "
+                f"missed: at least {least} are needed (1 / missed - 1)."
+            )
 
     def _limit(self, data: Recordings, share: Sequence[Fraction], many: int) -> float:
         """θ_det, which every threshold must be below."""
@@ -893,6 +908,16 @@ class CalibratedSpotter(KeptInFiles):
         above = np.flatnonzero(as_scores(scores, "scores") > self.threshold)
         return with_rest(above, self.spotter.rest)
 
+    def check_scores(
+        self, recordings: Recordings, any_engine: bool = False, any_members: bool = False
+    ) -> None:
+        """Refuse scores of another engine or ensemble, or with another window or event, than
+        calibrated with, where these are known.
+        """
+        known, given = ((one.engine, one.ensemble_digest) for one in (self, recordings))
+        check_source("spotter", known, given, any_engine, any_members)
+        check_heard("spotter", self.heard, recordings.heard)
+
     def stream(self) -> "SpotterStream":
         """Watch one stream, score by score."""
         return SpotterStream(self)
@@ -906,6 +931,8 @@ class CalibratedSpotter(KeptInFiles):
         people: ArrayLike | None = None,
         step_seconds: Target | None = None,
         confidence: float = 0.95,
+        any_engine: bool = False,
+        any_members: bool = False,
     ) -> SpottingEvaluation:
         """How many events are found, how late, and how many alarms are false.
 
@@ -921,15 +948,15 @@ class CalibratedSpotter(KeptInFiles):
             The length of a step, for false alarms an hour; what the spotter says unless given.
         confidence : float
             The level of the intervals.
+        any_engine, any_members : bool
+            Allow scores of another engine, or of other members, than calibrated with.
 
         Returns
         -------
         SpottingEvaluation
         """
         data = Recordings.of(recordings, events, people)
-        known = self.engine, self.ensemble_digest
-        check_source("spotter", known, (data.engine, data.ensemble_digest))
-        check_heard("spotter", self.heard, data.heard)
+        self.check_scores(data, any_engine, any_members)
         if data.people is not None:
             refuse_known_people(data.people, self.known_people)
         # Silent recordings of one length are the same without being used twice.
@@ -970,8 +997,8 @@ def check_clock(step: int | None, index: int) -> None:
     """Refuse a step that is not the next one."""
     if step is not None and step != index:
         raise InputError(
-            f"step is {step} where step {index} is next: push every step once and in order, or "
-            "open a new stream after a jump of the clock."
+            f"step is {quoted(step)} where step {index} is next: push every step once and in "
+            "order, or open a new stream after a jump of the clock."
         )
 
 

@@ -58,7 +58,8 @@ class LiveSession:
     before there is a decision is answered with `end`; one that is given up is closed with `close`.
     `number` is the number of the input: members that are drawn for each input depend on it,
     monitors count in this order, and randomised merging draws from it, unless random numbers are to
-    be `fresh`. Where it is None it counts up by itself, and random numbers are fresh.
+    be `fresh`. Where it is None it counts up by itself, and random numbers are fresh. A session
+    belongs to one thread at a time.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class LiveSession:
         if self.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
         if self.decision is None:
+            self._session.check_open()
             self._plan.calibrated.check_lengths(np.array([self.time]))
         return self.last_decision()
 
@@ -171,16 +173,24 @@ class JoiningLive:
         # what was pushed, while groups are left that may join
         self._steps: list[tuple[ArrayLike | None, ArrayLike | None]] = []
         self._evidence: list[NDArray[Any]] = []
+        self._failed: InputError | None = None
         self.time = self.index = 0
         self._join(groups.needed(0))
 
     def push(self, events: ArrayLike | None, frame: ArrayLike | None) -> bool:
+        if self._failed is not None:
+            raise self._failed
         self._evidence = [live.push(events, frame=frame) for live in self._live]
         if len(self._live) < len(self._groups):
             self._steps.append((_copied(events), _copied(frame)))
         self.time += 1
-        for evidence in self._evidence:  # after the count, since the members have made the step
-            _check(evidence)
+        if not all(map(_is_finite, self._evidence)):
+            # the members have made the step, and cannot take it back
+            self._failed = InputError(
+                f"the output of the members is not finite at step {self.time}, so this input is "
+                "not run further: check the members and this step, and open a new session."
+            )
+            raise self._failed
         return bool(self._times[self.index] == self.time)
 
     @property
@@ -188,6 +198,8 @@ class JoiningLive:
         """(K, C) of the members that checkpoint `index` asks for, of which new ones replay the
         input.
         """
+        if self._failed is not None:
+            raise self._failed
         groups = self._groups
         count = groups.needed(self.index)
         self._join(count)
@@ -198,7 +210,9 @@ class JoiningLive:
         while len(self._live) < count:
             live = self._groups.engine(len(self._live)).live(self._number)
             for events, frame in self._steps:
-                evidence = _check(live.push(events, frame=frame))
+                evidence = live.push(events, frame=frame)
+                if evidence.dtype.kind == "f":
+                    check_finite(evidence, "the output of the members")
             if self._steps:
                 self._evidence.append(evidence)
             self._live.append(live)
@@ -210,8 +224,6 @@ def _copied(step: ArrayLike | None) -> NDArray[Any] | None:
     return None if step is None else as_array(step, "the step").copy()
 
 
-def _check(evidence: NDArray[Any]) -> NDArray[Any]:
-    """The evidence (K, C) of a step, which must be finite."""
-    if evidence.dtype.kind == "f":
-        check_finite(evidence, "the output of the members")
-    return evidence
+def _is_finite(evidence: NDArray[Any]) -> bool:
+    """Whether the evidence (K, C) of a step is finite, as counts always are."""
+    return evidence.dtype.kind != "f" or bool(np.isfinite(evidence).all())

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agreestop.common import Floats, InputError, Integers, as_count, join_parts
-from agreestop.decide.calibrated import CalibratedRule, Session
+from agreestop.decide.calibrated import CalibratedRule, Session, check_calibrated
 from agreestop.decide.checkpoints import Index, State, Verdict, in_rounds, run_rounds
 from agreestop.decide.decisions import Decision
 from agreestop.decide.scores import as_log_confidence
@@ -202,6 +202,7 @@ class LiveBatch:
         slots: int,
         options: RunOptions = DEFAULTS,
     ) -> None:
+        check_calibrated(calibrated)
         self._calibrated, self._engine, self._options = calibrated, engine, options
         self._free = list(range(as_count(slots, "slots")))[::-1]
         self._times: Integers = np.zeros(0, np.int64)
@@ -238,10 +239,12 @@ class LiveBatch:
         return row
 
     def close(self, row: LiveInput) -> float | None:
-        """Give up the slot of an input, which gets no further push.
+        """Give up the slot of an input. It is not run further, and its pushes are refused.
 
         Returns its risk at the first checkpoint, None before that, for `DriftMonitor.skip`.
         """
+        if row.slot < 0:
+            raise InputError("this input was closed before: its slot may belong to another now.")
         risk = math.nan
         if row.separate is not None:
             first = row.separate.close()
@@ -250,6 +253,8 @@ class LiveBatch:
             risk = float(self._state.first_risk[row.slot])
         self._free.append(row.slot)
         row.slot = -1
+        if row.failed is None:
+            row.failed = InputError("this input was closed: open another one.")
         return None if math.isnan(risk) else risk
 
     def push(self, pushes: Sequence[Push]) -> list[Decision | InputError | None]:
@@ -303,6 +308,8 @@ class LiveBatch:
         most: judge at most as many checkpoints now. None is returned if the decision has not fallen
         there; call it again then.
         """
+        if row.slot < 0:
+            raise row.failed or InputError("this input was closed: open another one.")
         if row.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
         if self._calibrated.rule.terms.open_answers:

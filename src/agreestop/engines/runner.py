@@ -16,6 +16,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from agreestop.common import InputError, as_array, as_labels
+from agreestop.common.errors import quoted
 from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.leakage import TrainingRows
 from agreestop.decide.scores import Scores
@@ -186,7 +187,12 @@ class Runner(ABC):
         number, a name or several, from the counts over the last `window` steps. `.after(alarms,
         labels, steps=M)` are the scores after alarms, for the class rule of `watch`.
         """
-        self._check_drawn_once()
+        self._check_watching()
+        if recordings is None or isinstance(recordings, (str, dict)):
+            raise InputError(
+                f"recordings is {quoted(recordings)}: give a list of arrays (T_i, ...), one for "
+                "each recording."
+            )
         if self.input_shape is None:
             for one in recordings[:1]:  # tells modules the shape of a step
                 self.engine_for(as_array(one, "recordings[0]")[None])
@@ -213,12 +219,13 @@ class Runner(ABC):
         the rest of the event is not taken for what follows it. group: the stream's group, for a
         rule with groups. See `agreestop.engines.watching` for what is promised.
         """
-        self._check_drawn_once()
+        self._check_watching()
         engine, names = self.current_engine(), self.class_names
         options = self.options(any_engine=any_engine, any_members=any_members)
         return WatchSession(engine, spotter, rule, window, event, names, options, skip, group)
 
-    def _check_drawn_once(self) -> None:
+    def _check_watching(self) -> None:
+        """Refuse members that cannot watch a stream without an end."""
         if self.fresh:
             raise InputError(
                 "members are drawn for every input, and a stream without an end is one input: use "

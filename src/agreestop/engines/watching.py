@@ -26,7 +26,15 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Floats, InputError, as_array, as_count, warn_user
+from agreestop.common import (
+    Floats,
+    InputError,
+    as_array,
+    as_count,
+    as_labels,
+    check_finite,
+    warn_user,
+)
 from agreestop.common.errors import quoted
 from agreestop.decide.calibrated import (
     BEHIND,
@@ -65,9 +73,11 @@ def event_columns(event: Event, names: Sequence[str] | None, classes: int) -> li
             found.append(list(names).index(one))
         else:
             found.append(as_count(one, "event", least=0))
-    if not found or max(found) >= classes or len(set(found)) in (0, classes):
+    different = len(set(found))
+    if not found or max(found) >= classes or different == classes or different < len(found):
         raise InputError(
-            f"event is {event!r} of {classes} classes: give one of them, or some but not all."
+            f"event is {event!r} of {classes} classes: give one of them, or some but not all, each "
+            "once."
         )
     return found
 
@@ -119,6 +129,7 @@ class Heard:
         refused by `watch`.
         """
         at, truth = as_array(alarms, "alarms"), as_array(labels, "labels")
+        classes = self.outputs[0].shape[-1]
         steps, skip = as_count(steps, "steps"), as_count(skip, "skip", least=0)
         if at.dtype.kind not in "iu":
             raise InputError(
@@ -141,13 +152,14 @@ class Heard:
             )
         if spotter is not None:
             self._check_alarms(at, spotter)
+        labels_used = as_labels(truth[used], len(used), classes)
         firsts = at + 1 + skip
         parts = np.stack([self.outputs[row][firsts[row] : firsts[row] + steps] for row in used])
         evidence = np.cumsum(parts, axis=1, dtype=np.int64) if self.spikes else parts
         times, cut = tuple(range(1, steps + 1)), self.scores.rows(np.array(used))
         known = times, self.names, cut.engine, cut.ensemble_digest, np.array(cut.ids)
         heard = _with_skip(cut.heard, skip, spotter)
-        return Scores(log_confidence(evidence), truth[used].astype(np.int64), *known, heard=heard)
+        return Scores(log_confidence(evidence), labels_used, *known, heard=heard)
 
     def _check_alarms(self, alarms: NDArray[Any], spotter: CalibratedSpotter) -> None:
         """Refuse steps at which the spotter raises no alarm."""
@@ -175,17 +187,25 @@ def listen(
     arrays = [as_array(one, f"recordings[{row}]") for row, one in enumerate(recordings)]
     if not arrays:
         raise InputError("recordings is empty: give a list of arrays (T_i, ...), one at least.")
+    if empty := [row for row, one in enumerate(arrays) if not one.size]:
+        raise InputError(
+            f"recordings[{empty[0]}] has shape {arrays[empty[0]].shape}: give one step at least."
+        )
     shapes = {one.shape[1:] for one in arrays}
     if len(shapes) > 1 or arrays[0].ndim < 2:
         raise InputError(
             f"recordings have steps of shapes {sorted(shapes)}: give a list of arrays (T_i, ...) "
             "with steps of one shape, one for each recording."
         )
+    for row, one in enumerate(arrays):
+        if one.dtype.kind == "f":
+            check_finite(one, f"recordings[{row}]")
     outputs: list[NDArray[Any]] = []
     for first in range(0, len(arrays), TOGETHER):
         some = arrays[first : first + TOGETHER]
         longest = max(map(len, some))
-        whole = np.zeros((len(some), longest, *some[0].shape[1:]), some[0].dtype)
+        # a type that holds the numbers of all of them
+        whole = np.zeros((len(some), longest, *some[0].shape[1:]), np.result_type(*some))
         for row, one in enumerate(some):
             whole[row, : len(one)] = one
         run, parts = engine.begin(whole), []
@@ -194,6 +214,8 @@ def listen(
         found = np.concatenate(parts, axis=1)
         outputs += [found[row, : len(one)].copy() for row, one in enumerate(some)]
     spikes = engine.output == "spikes"
+    for row, one in enumerate(() if spikes else outputs):
+        check_finite(one, f"the output of the members for recordings[{row}]")
     scores = tuple(log_odds(_windowed(one, window) if spikes else one, columns) for one in outputs)
     heard = _in_words(engine, window, columns)
     inputs = tuple(map(hash_of, arrays))
@@ -256,6 +278,12 @@ class WatchSession:
     ) -> None:
         check_calibrated(spotter, CalibratedSpotter)
         check_rule(calibrated, engine, options)
+        terms = calibrated.rule.terms
+        if terms.reads != "log_confidence":
+            raise InputError(
+                f"the rule reads {terms.reads}, and members that watch a stream give confidences "
+                "of classes: give a rule for classes, such as ag.AgreeStop."
+            )
         if calibrated.members_join:
             raise InputError(
                 "the rule has a Schedule, and members do not join a stream that runs already: give "
@@ -270,6 +298,7 @@ class WatchSession:
                 f"{spotter.spotter.rest}: calibrate a Spotter with a rest of at least {self._most}."
             )
         _check_recordings(spotter, calibrated)
+        _check_people(spotter, calibrated)
         self._columns = event_columns(event, names or calibrated.class_names, engine.classes)
         self._window = as_count(window, "window")
         known = spotter.engine, spotter.ensemble_digest
@@ -292,7 +321,13 @@ class WatchSession:
         """The state before the first step."""
         self._live, self._spikes = self._engine.live(), self._engine.output == "spikes"
         shape = (self._engine.members, self._engine.classes)
-        self._ring = np.zeros((self._window, *shape), dtype=np.int64)  # counts so far, by step
+        try:  # counts so far, by step
+            self._ring = np.zeros((self._window, *shape), dtype=np.int64)
+        except (MemoryError, ValueError):
+            raise InputError(
+                f"window is {self._window}, and counts of so many steps do not fit in memory: give "
+                "a shorter one."
+            ) from None
         self._opened = np.zeros(shape, dtype=np.int64)
         self._spotter = self._watched.stream()
         self._session: Session | None = None
@@ -323,11 +358,17 @@ class WatchSession:
         check_clock(step, self.time)
         evidence = self._live.push(events, frame=frame)
         place = self.time % self._window
-        self.time += 1
         recent = evidence
         if self._spikes:
             recent = evidence - self._ring[place]
             self._ring[place] = evidence
+        elif not np.isfinite(evidence).all():
+            self._closed = True  # the members have made the step, and cannot take it back
+            raise InputError(
+                f"the output of the members is not finite at step {self.time}, so this stream was "
+                "closed: check the members and this step's input, and open a new stream with watch."
+            )
+        self.time += 1
         self.score = float(log_odds(recent, self._columns))
         found = self._spotter.push(self.score)
         if self._session is not None:
@@ -401,4 +442,17 @@ def _check_recordings(spotter: CalibratedSpotter, calibrated: CalibratedRule) ->
         raise InputError(
             f"{used} of the recordings that set the spotter's threshold calibrated the rule too: "
             "calibrate the rule on alarms of other recordings."
+        )
+
+
+def _check_people(spotter: CalibratedSpotter, calibrated: CalibratedRule) -> None:
+    """Refuse a class rule that was calibrated on people whose recordings set the threshold."""
+    ours, theirs = spotter.known_people, calibrated.known_people
+    if ours is None or theirs is None:
+        return
+    if used := len(np.intersect1d(ours, theirs)):
+        raise InputError(
+            f"{used} of the people whose recordings set the spotter's threshold calibrated the "
+            "rule too, and their recordings depend on each other: calibrate the rule on other "
+            "people."
         )
