@@ -141,6 +141,7 @@ EXPLAINED = {
 }
 """Terms of the glossary, and the words that a page explains where they stand first."""
 NO_TEXT = (nodes.title, nodes.literal, nodes.literal_block, nodes.reference, nodes.table, nodes.raw)
+CODE_OF_GALLERY = "code_links_block"  # sphinx-gallery's own node for code whose names are links
 
 
 def _explain_words(app: Sphinx, page: nodes.document, name: str) -> None:
@@ -159,7 +160,7 @@ def _explain_words(app: Sphinx, page: nodes.document, name: str) -> None:
     for term, word in EXPLAINED.items():
         for text in page.findall(nodes.Text):
             found = word.search(text)
-            if found is None or _stands_in(text, NO_TEXT):
+            if found is None or _stands_in_no_text(text):
                 continue
             target = f"{app.builder.get_relative_uri(name, GLOSSARY)}#{term}"
             link = nodes.reference("", found[0], refuri=target, internal=True, reftitle=known[term])
@@ -168,9 +169,10 @@ def _explain_words(app: Sphinx, page: nodes.document, name: str) -> None:
             break
 
 
-def _stands_in(node: nodes.Node, kinds: tuple[type, ...]) -> bool:
+def _stands_in_no_text(node: nodes.Node) -> bool:
+    """Whether a node is part of a title, of code, of a link or of a table."""
     while (node := node.parent) is not None:
-        if isinstance(node, kinds):
+        if isinstance(node, NO_TEXT) or node.tagname == CODE_OF_GALLERY:
             return True
     return False
 
