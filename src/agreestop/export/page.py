@@ -173,7 +173,7 @@ def to_page(
             for (name, rule), numbers in zip(others.items(), known[len(calibrated) :], strict=True)
         ],
         "inputs": _inputs(events, max(steps), labels)
-        | {"start": _typical(decided[begun][0], labels)},
+        | {"start": _beginning(decided[begun][0], labels)},
         "camera": _camera(shape),
         "about": (
             f"The inputs are {len(events)} recordings. "
@@ -300,16 +300,17 @@ def _inputs(events: Events, steps: int, labels: NDArray[Any] | None) -> dict[str
     }
 
 
-def _typical(decisions: Decisions, labels: NDArray[Any] | None) -> int:
-    """The input that the page begins with: of those that are answered rightly before the end, the
-    one with the median stopping time; the first input if there is none.
+def _beginning(decisions: Decisions, labels: NDArray[Any] | None) -> int:
+    """The input that the page begins with: of those that are answered rightly before the end, in
+    the order of their stopping times, the one at three quarters. It lasts long enough to be
+    watched. The first input if there is none.
     """
     if labels is None:
         return 0
     right = decisions.sets[np.arange(len(labels)), labels]
     early = np.flatnonzero(right & (decisions.stop_time < decisions.checkpoints[-1]))
     order = early[np.argsort(decisions.stop_time[early], kind="stable")]
-    return int(order[len(order) // 2]) if len(order) else 0
+    return int(order[3 * len(order) // 4]) if len(order) else 0
 
 
 def _camera(shape: tuple[int, ...]) -> dict[str, Any] | None:

@@ -53,7 +53,7 @@ function decide(input, rule = rules[0], threshold = null, events = recorded[inpu
 const now = {
   rule: rules[DATA.first],
   input: -1,
-  begun: false, // whether the first input, which is a typical one, was watched
+  begun: false, // whether the input that the page begins with was watched
   following: 0, // the recorded input that comes next
   drawn: false,
   drawing: "", // the image of the last drawing, as in the address
