@@ -16,6 +16,7 @@ from typing import Any
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.util.osutil import relative_uri
 
 import agreestop
 
@@ -177,10 +178,32 @@ def _stands_in_no_text(node: nodes.Node) -> bool:
     return False
 
 
+def _link_pictures(app: Sphinx, page: nodes.document, name: str) -> None:
+    """Let every picture of a page lead to its file, where a wide figure can be read."""
+    for picture in list(page.findall(nodes.image)):
+        known = app.env.images.get(picture["uri"])
+        if known is None or isinstance(picture.parent, nodes.reference):
+            continue
+        file = relative_uri(app.builder.get_target_uri(name), f"{app.builder.imagedir}/{known[1]}")
+        link = nodes.reference("", "", refuri=file, internal=True, classes=["image-reference"])
+        picture.replace_self(link)
+        link += picture
+
+
+def _drop_notes(app: Sphinx, page: nodes.document) -> None:
+    """Take away sphinx-gallery's note above a title, "Go to the end": a page begins with its title
+    and whom it is for, and the downloads at its end are easy to find.
+    """
+    for note in list(page.findall(nodes.note)):
+        if "sphx-glr-download-link-note" in note["classes"]:
+            note.parent.remove(note)
+
+
 def _name_buttons(app: Sphinx, exception: Exception | None) -> None:
     """Give the theme's arrows the name that screen readers say, and the search button all of its
-    text.
+    text; leave out a template that the theme ships as if it were a page.
     """
+    (Path(app.outdir) / "_static" / "webpack-macros.html").unlink(missing_ok=True)
     for page in Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         named = text.replace("<summary><span", '<summary aria-label="Pages below"><span')
@@ -196,7 +219,9 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", _name_buttons)
     app.add_html_math_renderer("mathml", (_write_math(False), None), (_write_math(True), None))
     app.connect("source-read", _link_scripts)
+    app.connect("doctree-read", _drop_notes)
     app.connect("doctree-resolved", _explain_words)
+    app.connect("doctree-resolved", _link_pictures)
     app.connect("autodoc-process-docstring", process_docstring, priority=400)  # before numpydoc
     app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-skip-member", skip_member)

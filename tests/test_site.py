@@ -18,7 +18,7 @@ import agreestop as ag
 from tests.export.test_page import browser  # noqa: F401, a fixture
 from tests.test_docs import LONG_PAGES, MOST_WORDS
 
-MADE = ("genindex", "py-modindex", "search", "demo", "report", "webpack-macros")
+MADE = ("genindex", "py-modindex", "search", "demo", "report")
 """Pages that are not written for the site."""
 
 ROOT = Path(__file__).parents[1]
@@ -217,6 +217,7 @@ def test_the_first_mention_of_a_word_leads_to_the_glossary(
         assert [link for link in pages[name].links if link.endswith(f"glossary.html#{term}")] != []
         written = (site / name).read_text(encoding="utf-8")
         assert len(re.findall(rf'glossary.html#{term}" title="[A-Z]', written)) == 1
+    assert pages["speed.html"].links.count("_images/cpu.png") == 2  # the picture, and a link to it
     ran = (site / "gallery" / f"{RAN}.html").read_text(encoding="utf-8")
     blocks = re.findall(r"<pre\b.*?</pre>", ran, flags=re.DOTALL)
     assert "checkpoints" in "".join(blocks) and "sphx-glr-backref" in "".join(blocks)
