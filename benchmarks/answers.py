@@ -35,7 +35,7 @@ import numpy as np
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, InputError, Integers, ProgressCallback
-from agreestop.common.estimates import student_quantile
+from agreestop.common.estimates import Estimate, student_quantile
 from agreestop.decide.thresholds import TIES
 from agreestop.decide.tuning.splits import divisions
 from agreestop.pipeline.answers_report import QuestionPool, Replay, draw_agreement, first_stop
@@ -206,11 +206,24 @@ def run_answers(data: Path, draws: int, output: Path, progress: ProgressCallback
         "records": records,
     }
     write_results(output, record)
-    drawn = [
-        {**one, **{name: one[name]["mean"] for name in ("samples", "agreement")}}
-        for one in records
+    draw_answers(record, output)
+    return record
+
+
+def _estimate(stored: dict[str, float]) -> Estimate:
+    return Estimate(stored["mean"], stored["low"], stored["high"], stored["error_of_draws"])
+
+
+def draw_answers(record: dict[str, Any], output: Path) -> list[Path]:
+    """The figure of what `run_answers` returned, beside its file."""
+    drawn: list[Any] = [
+        {
+            name: _estimate(value) if isinstance(value, dict) else value
+            for name, value in one.items()
+        }
+        for one in record["records"]
         if "answered" not in one
     ]
-    sizes = f"{len(answers):,} questions, {record['samples']} samples each, n = {CALIBRATION}"
-    save_figure(draw_agreement(drawn, f"{data.stem}: {sizes}"), output.parent, output.stem)
-    return record
+    sizes = f"{record['questions']:,} questions, {record['samples']} samples each"
+    title = f"{record['data']}: {sizes}, n = {record['calibration']}"
+    return save_figure(draw_agreement(drawn, title), output.parent, output.stem)

@@ -4,7 +4,6 @@ smaller studies.
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -575,8 +574,23 @@ def tree(
     show_written(output)
 
 
+def draw(
+    results: Annotated[
+        Path, typer.Argument(help="Folder of stored results.", show_default=True)
+    ] = Path("results"),
+) -> None:
+    """Draw the figures of stored results again. Measures nothing, and needs no data.
+
+    Left out are the figures of spotting, whose fronts need the recordings.
+    """
+    from .redraw import redraw
+
+    show_written(*redraw(results))
+
+
 STUDIES: dict[str, tuple[Callable[..., None], str]] = {
     "decide": (decide, "The decision layer against crepes and numpy.sort."),
+    "draw": (draw, "The figures of stored results once more, without measuring."),
     "check": (check, "Whether key workloads are as fast as they were."),
     "live": (live, "Live inputs: a step, opening, deciding, whole inputs."),
     "adapters": (adapters, "An adapter against the bare loop over modules."),
@@ -675,18 +689,8 @@ def _short(value: float) -> str:
 def _draw(records: Sequence[BenchRecord], header: dict[str, Any], output: Path) -> list[Path]:
     """Draw the figure beside the file. Without matplotlib, say so."""
     try:
-        from .drawing import draw_benchmark
+        from .drawing import draw_benchmark, title_of
     except ImportError as error:
         say(f"No figure: it needs matplotlib ({error}): pip install '.[figures]'.")
         return []
-    machine, plan = header["machine"], header["plan"]
-    where = (
-        f"{machine['cores']} cores of {machine['cpu']}"
-        if machine["device"] == "cpu"
-        else machine["device"]
-    )
-    sizes = (
-        f"{math.prod(plan['shape'])} → {plan['hidden']} → {plan['classes']}, T = "
-        f"{plan['steps']}, K = {plan['members']}"
-    )
-    return draw_benchmark(records, output.parent, f"{sizes}, float32 on {where}", output.stem)
+    return draw_benchmark(records, output.parent, title_of(header), output.stem)

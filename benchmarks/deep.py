@@ -365,23 +365,20 @@ def deep(
         from .drawing import draw_deep
 
         header, records = load_networks(output)
-        where = header["machine"]["device"]
-        what = (
-            "three convolutions"
-            if where == "cpu"
-            else "bfloat16: the network of DVS128 Gesture and a ResNet-18"
-        )
-        title = (
-            f"Deep networks on {header['machine']['cores']} cores, {what}"
-            if where == "cpu"
-            else f"Deep networks on {where}, {what}"
-        )
-        title += f", T = {STEPS}"
-        for path in draw_deep(records, output.parent, title, output.stem):
+        for path in draw_deep(records, output.parent, title_of(header), output.stem):
             print(f"Wrote {path}")
         return
     make_folder(data)
     run_deep(device, data, output, command, only)
+
+
+def title_of(header: dict[str, Any]) -> str:
+    """The title of the figure."""
+    machine = header["machine"]
+    if machine["device"] == "cpu":
+        return f"Deep networks on {machine['cores']} cores, three convolutions, T = {STEPS}"
+    what = "bfloat16: the network of DVS128 Gesture and a ResNet-18"
+    return f"Deep networks on {machine['device']}, {what}, T = {STEPS}"
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ grows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,8 +42,8 @@ CURVES = (
     ("scaling-density", "active inputs, %", "ms per batch"),
     ("memory-T", "steps T", "MiB"),
 )
-OUR_COLOURS = ("#D55E00", "#E69F00", "#882255")
-PEER_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#999999", "#CC79A7")
+OUR_COLOURS = ("#0072B2", "#56B4E9", "#12395B")  # blue is ours, in every figure
+PEER_COLOURS = ("#D55E00", "#E69F00", "#8C6D46", "#B4B4B4", "#CC79A7")
 DEEP = (
     (("decide-full", "decide-early", "decide-joining"), "roof", "Decisions of deep members"),
     (("train",), "roof-train", "Training deep members"),
@@ -76,6 +77,19 @@ SMALL: dict[str, Any] = {
     "ha": "right",
     "va": "bottom",
 }
+
+
+def title_of(header: dict[str, Any]) -> str:
+    """The title of the figure of `python -m benchmarks`."""
+    machine, plan = header["machine"], header["plan"]
+    where = (
+        f"{machine['cores']} cores of {machine['cpu']}"
+        if machine["device"] == "cpu"
+        else machine["device"]
+    )
+    sizes = f"{math.prod(plan['shape'])} → {plan['hidden']} → {plan['classes']}"
+    steps = f"T = {plan['steps']}, K = {plan['members']}"
+    return f"{sizes}, {steps}, float32 on {where}"
 
 
 def draw_benchmark(

@@ -26,7 +26,7 @@ from matplotlib.ticker import PercentFormatter
 
 import agreestop as ag
 from agreestop.common import Floats, InputError, ProgressCallback, atomic_writer
-from agreestop.report.figures import ABOVE, MUTED, save_figure, style_of, tidy
+from agreestop.report.figures import BELOW, MUTED, save_figure, style_of, tidy
 
 from .results import write_results
 
@@ -107,7 +107,7 @@ def run_early_classification(
         "records": [asdict(record) for record in records],
     }
     write_results(output / "numbers.json", content)
-    written = [output / "numbers.json", *save_figure(_draw(records), output, "figure")]
+    written = [output / "numbers.json", *save_figure(draw(records), output, "figure")]
     if page.exists():
         write_table(page, records)
         written.append(page)
@@ -281,7 +281,7 @@ def table_of(records: Sequence[EarlyRecord]) -> str:
     )
 
 
-def _draw(records: Sequence[EarlyRecord]) -> Figure:
+def draw(records: Sequence[EarlyRecord]) -> Figure:
     """Accuracy against earliness, a panel for each data set: ours and fixed time as curves over
     targets, peers as points.
     """
@@ -294,7 +294,7 @@ def _draw(records: Sequence[EarlyRecord]) -> Figure:
     colours: dict[str, str] = {
         OURS: style_of(OURS).colour,
         FIXED: style_of(FIXED).colour,
-        TEASER: ABOVE,
+        TEASER: BELOW,
         THRESHOLD: MUTED,
     }
     for axes, name in zip(panels, names, strict=False):

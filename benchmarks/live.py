@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -170,8 +171,9 @@ def run_live(settings: LiveSettings, output: Path) -> tuple[list[BenchRecord], s
     }
     about = describe_run()
     save_benchmark(output, {**about, **busy, "plan": plan, "missing": missing}, records)
-    return (
-        records,
-        f"Live inputs of {MEMBERS} members, one thread of {about['machine']['cpu']}",
-        missing,
-    )
+    return records, title_of(about), missing
+
+
+def title_of(about: dict[str, Any]) -> str:
+    """The title of the figure."""
+    return f"Live inputs of {MEMBERS} members, one thread of {about['machine']['cpu']}"

@@ -25,10 +25,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 import agreestop as ag
 from agreestop.common import Booleans, Floats, InputError, Integers, atomic_writer, make_folder
-from agreestop.report.figures import save_figure
+from agreestop.report.figures import ABOVE, BELOW, save_figure, style_of, tidy
 
 from .results import describe_run
 
@@ -37,6 +38,12 @@ TARGET, WIDTHS = 0.9, (10.0, 15.0, 20.0, 30.0)
 TRAINING_SPEAKERS, N_CALIBRATION, DRAWS = 20, 500, 50
 ROWS_EACH = 10  # recordings of each digit of each speaker
 PENALTY, LEAST_SCALE = 10.0, 0.5
+STYLES = {
+    "ours": (ABOVE, "v"),
+    "Bonferroni": ("#7A7A7A", "s"),
+    "first narrow": (BELOW, "o"),
+    "fixed time": (style_of("fixed time").colour, "H"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +202,12 @@ def _summarise(name: str, max_width: float, values: Floats) -> NumbersRecord:
     return NumbersRecord(name, max_width, *coverage, *width, *time, len(values))
 
 
+def load_numbers(path: Path) -> list[NumbersRecord]:
+    """The records of a file of `run_numbers`."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return [NumbersRecord(**one) for one in content["records"]]
+
+
 def run_numbers(folder: Path, output: Path, draws: int = DRAWS) -> list[NumbersRecord]:
     """Measure, and write the records and a figure beside them."""
     data = read_recordings(folder)
@@ -234,11 +247,16 @@ def draw(records: Sequence[NumbersRecord]) -> Figure:
         mine = [one for one in records if one.method == name]
         widths = [10 * one.max_width for one in mine]
         low, high = zip(*(one.coverage_range for one in mine), strict=True)
-        (line,) = left.plot(widths, [one.coverage for one in mine], marker="o", label=name)
-        left.fill_between(widths, low, high, alpha=0.15, color=line.get_color())
-        right.plot(widths, [10 * one.time for one in mine], marker="o", label=name)
+        colour, marker = STYLES[name]
+        look: dict[str, Any] = {"color": colour, "marker": marker, "label": name}
+        left.plot(widths, [one.coverage for one in mine], **look)
+        left.fill_between(widths, low, high, alpha=0.15, color=colour, linewidth=0)
+        right.plot(widths, [10 * one.time for one in mine], **look)
     left.axhline(TARGET, color="black", linewidth=0.8, linestyle="--")
     left.set(xlabel="widest early interval, ms", ylabel="coverage")
     right.set(xlabel="widest early interval, ms", ylabel="mean time heard, ms")
     right.legend(frameon=False)
+    left.yaxis.set_major_formatter(PercentFormatter(1.0))
+    for axes in (left, right):
+        tidy(axes)
     return figure

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 import agreestop as ag
 from agreestop.common import Floats, InputError, Integers
-from agreestop.report.figures import save_figure
+from agreestop.report.figures import ABOVE, BELOW, save_figure, tidy
 
 from .results import describe_run, write_results
 
@@ -235,15 +235,17 @@ def measure(
 def draw_people(records: Sequence[PeopleRecord], path: Path) -> list[Path]:
     """For each data set: people under the target, and latency, for each way to calibrate."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     names = list(dict.fromkeys(record.data for record in records))
     figure = Figure(figsize=(4.6 * len(names), 3.4), layout="constrained")
     for axes, name in zip(
         np.atleast_1d(np.array(figure.subplots(1, len(names)))), names, strict=True
     ):
-        for record, colour in zip(
+        for record, colour, marker in zip(
             [one for one in records if one.data == name],
-            ("#D55E00", "#0072B2", "#009E73"),
+            (BELOW, ABOVE, "#56B4E9"),
+            "vos",
             strict=True,
         ):
             axes.errorbar(
@@ -251,7 +253,7 @@ def draw_people(records: Sequence[PeopleRecord], path: Path) -> list[Path]:
                 record.below,
                 xerr=record.latency_sd,
                 yerr=record.below_sd,
-                fmt="o",
+                fmt=marker,
                 color=colour,
                 capsize=2,
                 label=record.way,
@@ -260,6 +262,8 @@ def draw_people(records: Sequence[PeopleRecord], path: Path) -> list[Path]:
         axes.set(
             title=name, xlabel="latency / T", ylabel="new people under the target", ylim=(0, None)
         )
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        tidy(axes)
     axes.legend(frameon=False, fontsize=8)
     return save_figure(figure, path.parent, path.stem)
 

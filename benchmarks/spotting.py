@@ -31,7 +31,7 @@ from agreestop.decide.spotting import (
     false_alarm_levels,
     found_delays,
 )
-from agreestop.report.figures import save_figure, tidy
+from agreestop.report.figures import ABOVE, BESIDE, save_figure, tidy
 
 SPOTTER, TRAINING, FIXED, BONFERRONI = "spotter", "training", "fixed 0.5", "Bonferroni"
 METHODS = (SPOTTER, TRAINING, FIXED, BONFERRONI)
@@ -207,7 +207,7 @@ def draw_study(study: Study, record: dict[str, Any], folder: Path, name: str) ->
             [values["capped"]],
             yerr=[2 * values["capped_se"]],
             fmt="o",
-            color="black",
+            color=ABOVE if one == SPOTTER else BESIDE,
             capsize=3,
         )
         alarms.annotate(

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 import agreestop as ag
 from agreestop.common import InputError, atomic_writer, make_folder
-from agreestop.report.figures import save_figure
+from agreestop.report.figures import ABOVE, BESIDE, save_figure, style_of, tidy
 
 from .results import describe_run
 
@@ -31,6 +32,12 @@ ACTIVITIES = ("walk", "upstairs", "downstairs", "sit", "stand", "lie")
 HAPT = ag.Tree({"moving": ACTIVITIES[:3], "resting": ACTIVITIES[3:]})
 SAMPLES = (5, 10, 15, 20, 30, 40, 60, 80, 100, 128)  # at 50 Hz
 TRAINING_PEOPLE = 10
+STYLES = {
+    "group": ("#56B4E9", "s", "-"),
+    "class": (ABOVE, "v", "-"),
+    "class, one threshold for all depths": (BESIDE, "D", ":"),
+    "class, fixed time": (style_of("fixed time").colour, "H", "-"),
+}
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,12 @@ def read_hapt(folder: Path) -> tuple[ag.Scores, ag.Scores]:
     return tuning, pool
 
 
+def load_tree(path: Path) -> list[TreeRecord]:
+    """The records of a file of `run_tree`."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return [TreeRecord(**one) for one in content["records"]]
+
+
 def run_tree(
     scores: Path, folder: Path | None, output: Path, repeats: int = REPEATS
 ) -> list[TreeRecord]:
@@ -170,17 +183,26 @@ def run_tree(
 def draw(records: Sequence[TreeRecord]) -> Figure:
     """The time of the first answer against the target, a panel for each data set."""
     names = list(dict.fromkeys(one.data for one in records))
-    figure = Figure(figsize=(3.6 * len(names), 3.4), layout="constrained")
+    figure = Figure(figsize=(3.6 * len(names), 3.7), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for asked in dict.fromkeys(one.asked for one in records):
             mine = [one for one in records if (one.data, one.asked) == (name, asked)]
             low, high = zip(*(one.latency_interval for one in mine), strict=True)
-            (line,) = axes.plot(
-                [one.target for one in mine], [one.latency for one in mine], marker="o", label=asked
+            colour, marker, line = STYLES[asked]
+            targets = [one.target for one in mine]
+            axes.plot(
+                targets,
+                [one.latency for one in mine],
+                color=colour,
+                marker=marker,
+                linestyle=line,
+                label=asked,
             )
-            axes.fill_between(
-                [one.target for one in mine], low, high, alpha=0.15, color=line.get_color()
-            )
+            axes.fill_between(targets, low, high, alpha=0.15, color=colour, linewidth=0)
+        axes.set_xticks(sorted({one.target for one in records}))
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        tidy(axes)
         axes.set(title=name, xlabel="target", ylabel="mean time of the answer / T", ylim=(0, 1.03))
-    axes.legend(frameon=False, fontsize=7)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure

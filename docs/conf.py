@@ -16,6 +16,7 @@ from typing import Any
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.util.osutil import relative_uri
 
 import agreestop
 
@@ -141,6 +142,7 @@ EXPLAINED = {
 }
 """Terms of the glossary, and the words that a page explains where they stand first."""
 NO_TEXT = (nodes.title, nodes.literal, nodes.literal_block, nodes.reference, nodes.table, nodes.raw)
+CODE_OF_GALLERY = "code_links_block"  # sphinx-gallery's own node for code whose names are links
 
 
 def _explain_words(app: Sphinx, page: nodes.document, name: str) -> None:
@@ -159,7 +161,7 @@ def _explain_words(app: Sphinx, page: nodes.document, name: str) -> None:
     for term, word in EXPLAINED.items():
         for text in page.findall(nodes.Text):
             found = word.search(text)
-            if found is None or _stands_in(text, NO_TEXT):
+            if found is None or _stands_in_no_text(text):
                 continue
             target = f"{app.builder.get_relative_uri(name, GLOSSARY)}#{term}"
             link = nodes.reference("", found[0], refuri=target, internal=True, reftitle=known[term])
@@ -168,17 +170,40 @@ def _explain_words(app: Sphinx, page: nodes.document, name: str) -> None:
             break
 
 
-def _stands_in(node: nodes.Node, kinds: tuple[type, ...]) -> bool:
+def _stands_in_no_text(node: nodes.Node) -> bool:
+    """Whether a node is part of a title, of code, of a link or of a table."""
     while (node := node.parent) is not None:
-        if isinstance(node, kinds):
+        if isinstance(node, NO_TEXT) or node.tagname == CODE_OF_GALLERY:
             return True
     return False
 
 
+def _link_pictures(app: Sphinx, page: nodes.document, name: str) -> None:
+    """Let every picture of a page lead to its file, where a wide figure can be read."""
+    for picture in list(page.findall(nodes.image)):
+        known = app.env.images.get(picture["uri"])
+        if known is None or isinstance(picture.parent, nodes.reference):
+            continue
+        file = relative_uri(app.builder.get_target_uri(name), f"{app.builder.imagedir}/{known[1]}")
+        link = nodes.reference("", "", refuri=file, internal=True, classes=["image-reference"])
+        picture.replace_self(link)
+        link += picture
+
+
+def _drop_notes(app: Sphinx, page: nodes.document) -> None:
+    """Take away sphinx-gallery's note above a title, "Go to the end": a page begins with its title
+    and whom it is for, and the downloads at its end are easy to find.
+    """
+    for note in list(page.findall(nodes.note)):
+        if "sphx-glr-download-link-note" in note["classes"]:
+            note.parent.remove(note)
+
+
 def _name_buttons(app: Sphinx, exception: Exception | None) -> None:
     """Give the theme's arrows the name that screen readers say, and the search button all of its
-    text.
+    text; leave out a template that the theme ships as if it were a page.
     """
+    (Path(app.outdir) / "_static" / "webpack-macros.html").unlink(missing_ok=True)
     for page in Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         named = text.replace("<summary><span", '<summary aria-label="Pages below"><span')
@@ -194,7 +219,9 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", _name_buttons)
     app.add_html_math_renderer("mathml", (_write_math(False), None), (_write_math(True), None))
     app.connect("source-read", _link_scripts)
+    app.connect("doctree-read", _drop_notes)
     app.connect("doctree-resolved", _explain_words)
+    app.connect("doctree-resolved", _link_pictures)
     app.connect("autodoc-process-docstring", process_docstring, priority=400)  # before numpydoc
     app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-skip-member", skip_member)

@@ -34,7 +34,7 @@ def main() -> None:
         ):
             runpy.run_path(str(ROOT / "examples" / "adapters" / f"{name}.py"))
         (STORED / f"{name}.txt").write_text(printed.getvalue(), encoding="utf-8")
-        pyplot.gcf().savefig(STORED / f"{name}.png", dpi=80)
+        pyplot.gcf().savefig(STORED / f"{name}.png", dpi=80, bbox_inches="tight")
         print(f"Wrote {os.path.relpath(STORED / name)}.txt and .png")
 
 

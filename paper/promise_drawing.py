@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from agreestop.report.figures import log_axes, save_figure, tidy
+from agreestop.report.figures import log_axes, save_figure, style_of, tidy
 
 from .fronts import ALL, ONE, FrontRecord
 from .promises import (
@@ -30,10 +30,10 @@ from .promises import (
 )
 
 STYLES: dict[str, dict[str, Any]] = {
-    MARGINAL: {"color": "#0072B2", "marker": "o"},
-    GATE: {"color": "#D55E00", "marker": "s"},
-    ACCUMULATED_GATE: {"color": "#009E73", "marker": "^"},
-    FIXED: {"color": "#E69F00", "marker": "H"},
+    MARGINAL: {"color": style_of("AgreeStop").colour, "marker": "o"},
+    GATE: {"color": style_of("AgreeStop with a gate").colour, "marker": "s"},
+    ACCUMULATED_GATE: {"color": "#D55E00", "marker": "^"},
+    FIXED: {"color": style_of("fixed time").colour, "marker": "H"},
 }
 LABELS = {ACCUMULATED_GATE: "accumulated (Ringel et al. 2024), δ = 0.1"}
 POINTS = {ONE: "s", ALL: "D", "schedule": "o"}
@@ -167,7 +167,7 @@ def _latencies(records: Sequence[PromiseRecord]) -> Figure:
         ):
             mine = [r for r in found if (r.n, r.max_set_size, r.target) == (n, size, target)]
             x = [settings.index((r.data, r.ensemble)) + 0.2 * (kind - 1.5) for r in mine]
-            colour = ("#56B4E9", "#D55E00", "#009E73")[counts.index(n)]
+            colour = ("#56B4E9", "#0072B2", "#1A1A1A")[counts.index(n)]
             label = f"n = {n}" if kind == 0 else None
             panel.plot(
                 x,
@@ -179,7 +179,7 @@ def _latencies(records: Sequence[PromiseRecord]) -> Figure:
                 zorder=3 - index,
             )
     for n, limit in RATIOS.items():
-        panel.axhline(limit, color=("#D55E00", "#009E73")[n == 1000], linewidth=0.9, linestyle=":")
+        panel.axhline(limit, color=("#0072B2", "#1A1A1A")[n == 1000], linewidth=0.9, linestyle=":")
     panel.axhline(1.0, color="black", linewidth=1.0)
     panel.set_xticks(
         range(len(settings)), [f"{data}\n{ensemble}" for data, ensemble in settings], fontsize=8
@@ -210,7 +210,7 @@ def draw_fronts(records: Sequence[FrontRecord], folder: Path) -> list[Path]:
             _front(
                 panel,
                 [record for record in mine if record.max_set_size == size],
-                ("#0072B2", "#D55E00")[size > 1],
+                ("#0072B2", "#56B4E9")[size > 1],
             )
         log_axes(panel, [record.work for record in mine], [record.latency for record in mine])
         name = f"{data} (simulated)" if mine[0].simulated else data

@@ -18,11 +18,12 @@ import agreestop as ag
 from tests.export.test_page import browser  # noqa: F401, a fixture
 from tests.test_docs import LONG_PAGES, MOST_WORDS
 
-MADE = ("genindex", "py-modindex", "search", "demo", "report", "webpack-macros")
+MADE = ("genindex", "py-modindex", "search", "demo", "report")
 """Pages that are not written for the site."""
 
 ROOT = Path(__file__).parents[1]
 GROUPS = ("Start", "Watch", "Guides", "Guarantee", "Engines and deployment", "Reproduction")
+RAN = "own_arrays"
 UNTRACKED = ("gallery", "tutorials", "generated", "__pycache__")
 LOADED = re.compile(
     r"<(?:script|link|img|iframe|source|video|audio|object|embed)\b[^>]*?(?:src|href|data)=[\"'](https?:)?//",
@@ -33,7 +34,7 @@ LOADED_BY_STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", re.IGN
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, without running its gallery."""
+    """The site, where only one script of the gallery runs."""
     pytest.importorskip("sphinx", reason="the site is built by Sphinx")
     pytest.importorskip("torch", reason="the site describes packages that need PyTorch")
     folder = tmp_path_factory.mktemp("site")
@@ -52,7 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-E",
         "-W",
         "-D",
-        "plot_gallery=0",
+        rf"sphinx_gallery_conf.filename_pattern=/{RAN}\.py",
         "--keep-going",
         "-q",
         "-d",
@@ -216,6 +217,11 @@ def test_the_first_mention_of_a_word_leads_to_the_glossary(
         assert [link for link in pages[name].links if link.endswith(f"glossary.html#{term}")] != []
         written = (site / name).read_text(encoding="utf-8")
         assert len(re.findall(rf'glossary.html#{term}" title="[A-Z]', written)) == 1
+    assert pages["speed.html"].links.count("_images/cpu.png") == 2  # the picture, and a link to it
+    ran = (site / "gallery" / f"{RAN}.html").read_text(encoding="utf-8")
+    blocks = re.findall(r"<pre\b.*?</pre>", ran, flags=re.DOTALL)
+    assert "checkpoints" in "".join(blocks) and "sphx-glr-backref" in "".join(blocks)
+    assert not any("glossary.html" in block for block in blocks)  # code is no text
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from benchmarks.early_classification import (
     THRESHOLD,
     EarlyRecord,
     Outcome,
-    _draw,
+    draw,
     _summarise,
     at_equal_accuracy,
     write_table,
@@ -77,4 +77,4 @@ def test_the_table_stands_between_its_marks_and_the_figure_shows_every_method(
             and text.startswith("before\n<!--")
             and text.endswith("end -->\nafter\n")
         )
-    assert len(_draw(records(0.75)).axes[0].lines) == 4
+    assert len(draw(records(0.75)).axes[0].lines) == 4

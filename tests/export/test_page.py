@@ -383,11 +383,16 @@ def test_no_input_is_counted_twice(tab: Any) -> None:
 def test_it_moves_by_itself_and_hides_the_label_until_it_stops(browser: Any, written: Path) -> None:
     found = open_page(browser, written, viewport={"width": 390, "height": 800}, color_scheme="dark")
     wait_for(found, "#step", r"step [1-9]\d* of 16")
-    assert found.inner_text("#which") == "input 1 of 120"
+    begun = int(re.findall(r"^input (\d+) of 120$", found.inner_text("#which"))[0]) - 1
     assert found.locator("#agreement .token").count() == 3
     words = wait_for(found, "#verdict", r"It is .*\. Step \d+ of 16\. (Right|Wrong): the label is")
     stopped = int(re.findall(r"Step (\d+) of", words)[0])
     assert ("not computed" in found.inner_text("#saved-words")) == (stopped < 16)
+    right = """() => agreestop.recorded.map((_, i) => agreestop.decide(i, agreestop.rules[2]))
+        .map(({time, classes}, i) => [time, i, classes.includes(agreestop.labels[i])])
+        .filter(([time, i, hit]) => hit && time < 16).map(([time, i]) => [time, i])"""
+    order = sorted(found.evaluate(right))
+    assert [stopped, begun] == order[3 * len(order) // 4] and "Right" in words
     assert found.inner_text("#coverage-words").startswith("of 1 answer holds")
     assert found.evaluate("document.documentElement.scrollWidth") <= 390
     names = found.locator("#agreement").text_content()
@@ -474,6 +479,33 @@ def test_labels_of_controls_stay_on_one_line(width: int, browser: Any, written: 
     })"""
     assert found.evaluate(lines) == [["Pace", 1], ["Kind", 1], ["Strength", 1]]
     close_page(found, written)
+
+
+def test_a_finger_drags_the_threshold_and_does_not_scroll_the_page(
+    browser: Any, ensemble: Any, test_inputs: Any, tmp_path: Path
+) -> None:
+    scores, path = ensemble.score(*some_inputs(60, 2)), tmp_path / "demo.html"
+    rules = [ag.AgreeStop(target, EVERY, 1).calibrate(scores) for target in (0.7, 0.8, 0.9)]
+    to_page(rules, ensemble, path, test_inputs, first=2, calibration=scores)
+    phone = {"width": 390, "height": 800}
+    found = open_page(browser, path, viewport=phone, has_touch=True, is_mobile=True)
+    found.locator("#calibration").scroll_into_view_if_needed()
+    place = "document.querySelector('#calibration .grip').getBoundingClientRect().toJSON()"
+    line = found.evaluate(place)
+    fingers = found.context.new_cdp_session(found)
+
+    def touch(kind: str, *points: tuple[float, float]) -> None:
+        at = [{"x": line["x"] + x, "y": line["y"] + y} for x, y in points]
+        fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": at})
+
+    touch("touchStart", (7, 7))
+    for moved in range(1, 21):  # while the page plays, and draws the line anew
+        touch("touchMove", (7, 7 - 5 * moved))
+        found.wait_for_timeout(20)
+    touch("touchEnd")
+    assert "70 %" in wait_for(found, "#target-value", "70 %")
+    assert abs(found.evaluate(place)["x"] - line["x"]) < 1
+    close_page(found, path)
 
 
 def test_classes_that_tie_are_possible_together(tab: Any) -> None:

@@ -202,12 +202,12 @@ def test_advice_follows_the_numbers(report: Report) -> None:
     )
     words = " ".join(advise(replace(section, breakdown=parts), measured))
     for said in (
-        "class rare (50%)",
+        "class rare (50 %)",
         "class_conditional=True",
         "group rare",
         "groups=",
         "accumulated=True",
-        "as low as 60.0%",
+        "as low as 60.0 %",
         "delta=0.1",
     ):
         assert said in words

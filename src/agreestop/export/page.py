@@ -27,6 +27,7 @@ from agreestop.common import InputError, as_labels, atomic_writer, check_writabl
 from agreestop.common.levels import coverage_draws
 from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.calibration import reduce_examples
+from agreestop.decide.decisions import Decisions
 from agreestop.decide.drift.adaptive import AdaptiveRule
 from agreestop.decide.drift.monitor import DriftMonitor
 from agreestop.decide.drift.risk_grid import RiskGrid
@@ -146,10 +147,11 @@ def to_page(
         else as_labels(events.labels, len(events), calibrated[0].classes)
     )
     batches = score_in_batches(ensemble, events, max(steps))
-    checks = [
-        check_decisions(rule, numbers, batches)[1]
+    decided = [
+        check_decisions(rule, numbers, batches)
         for rule, numbers in zip(everyone, known, strict=True)
     ]
+    begun, checks = calibrated.index(given[first]), [check for _, check in decided]
     names = (
         events.classes or calibrated[0].class_names or tuple(map(str, range(calibrated[0].classes)))
     )
@@ -160,7 +162,7 @@ def to_page(
         "shape": shape,
         "steps": max(steps),
         "classes": names,
-        "first": calibrated.index(given[first]),
+        "first": begun,
         "members": [[_layer(layer) for layer in layers] for layers in members],
         "rules": [
             _rule(rule, numbers, len(events), calibration)
@@ -170,7 +172,8 @@ def to_page(
             _rule(rule, numbers, len(events)) | {"name": name}
             for (name, rule), numbers in zip(others.items(), known[len(calibrated) :], strict=True)
         ],
-        "inputs": _inputs(events, max(steps), labels),
+        "inputs": _inputs(events, max(steps), labels)
+        | {"start": _beginning(decided[begun][0], labels)},
         "camera": _camera(shape),
         "about": (
             f"The inputs are {len(events)} recordings. "
@@ -295,6 +298,19 @@ def _inputs(events: Events, steps: int, labels: NDArray[Any] | None) -> dict[str
         "indices": _array(np.concatenate(indices).astype(np.uint16)),
         "labels": None if labels is None else labels.tolist(),
     }
+
+
+def _beginning(decisions: Decisions, labels: NDArray[Any] | None) -> int:
+    """The input that the page begins with: of those that are answered rightly before the end, in
+    the order of their stopping times, the one at three quarters. It lasts long enough to be
+    watched. The first input if there is none.
+    """
+    if labels is None:
+        return 0
+    right = decisions.sets[np.arange(len(labels)), labels]
+    early = np.flatnonzero(right & (decisions.stop_time < decisions.checkpoints[-1]))
+    order = early[np.argsort(decisions.stop_time[early], kind="stable")]
+    return int(order[3 * len(order) // 4]) if len(order) else 0
 
 
 def _camera(shape: tuple[int, ...]) -> dict[str, Any] | None:

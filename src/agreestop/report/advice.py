@@ -58,7 +58,7 @@ def _choice(section: Section) -> Iterator[str]:
     share = summary.share_of_horizon(headline)
     yield (
         f"Take {headline.label}: of our rules that kept the promise it stops earliest, at "
-        f"{share:.1%} of T on average."
+        f"{per_cent(share, 1)} of T on average."
     )
     fixed = next(
         (
@@ -73,11 +73,11 @@ def _choice(section: Section) -> Iterator[str]:
         if share.high < other.low:
             yield (
                 "Adapting to each input is worth it: one fixed time for all inputs would be "
-                f"{other:.1%} of T with the same promise."
+                f"{per_cent(other, 1)} of T with the same promise."
             )
         else:
             yield (
-                f"One fixed time for all inputs, {other:.1%} of T, is as early within its "
+                f"One fixed time for all inputs, {per_cent(other, 1)} of T, is as early within its "
                 "interval, and simpler."
             )
     if (smaller := summary.smaller) is not None:
@@ -124,7 +124,7 @@ def _draws(section: Section, measured: MeasurementSettings) -> Iterator[str]:
     if lowest < target - WIDE:
         yield (
             f"With {measured.n_calibration} calibration examples, single draws ended as low as "
-            f"{lowest:.1%}: more examples narrow that, "
+            f"{per_cent(lowest, 1)}: more examples narrow that, "
             "or give delta=0.1 for a promise that 90 % of the draws keep."
         )
 
@@ -136,4 +136,10 @@ def _below(groups: Sequence[GroupCoverage], target: float) -> str:
         key=lambda group: group.coverage,
     )
     more = f" and {len(low) - MOST_NAMED} more" if len(low) > MOST_NAMED else ""
-    return ", ".join(f"{group.name} ({group.coverage:.0%})" for group in low[:MOST_NAMED]) + more
+    named = (f"{group.name} ({per_cent(group.coverage)})" for group in low[:MOST_NAMED])
+    return ", ".join(named) + more
+
+
+def per_cent(share: float, digits: int = 0) -> str:
+    """A share as the page writes it: "20.3 %"."""
+    return f"{100 * share:.{digits}f} %"

@@ -435,7 +435,7 @@ def work_panel(points: Sequence[WorkPoint]) -> Panel:
 def _draw_work(points: Sequence[WorkPoint], figure: Figure | SubFigure) -> None:
     axes = figure.subplots()
     for point, colour, marker in zip(
-        points, (MUTED, BESIDE, "#009E73", "#CC79A7", ABOVE), "sDP^o", strict=True
+        points, (MUTED, BESIDE, ABOVE, ABOVE, ABOVE), "sDP^o", strict=True
     ):
         across, up = (
             [[value - value.low], [value.high - value]] for value in (point.work, point.latency)

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.image import imsave
 
 from agreestop.common import Floats, atomic_writer
@@ -154,6 +154,7 @@ def _environment() -> Environment:
         target_percent,
         give_or_take,
         number,
+        with_code,
         plain,
         times,
         inline_svg,
@@ -243,6 +244,12 @@ def give_or_take(estimate: Estimate) -> str:
 
 def number(value: float, digits: int = 2) -> str:
     return f"{value:.{digits}f}"
+
+
+def with_code(sentence: str) -> Markup:
+    """A sentence for the page: options such as delta=0.1 as code, and no break before "%"."""
+    text = str(escape(sentence)).replace(" %", f"{SPACE}%")
+    return Markup(re.sub(r"\b[a-z_]+=(?:[\w.]*\w)?", r"<code>\g<0></code>", text))
 
 
 def plain(time: float) -> str:

@@ -53,6 +53,7 @@ function decide(input, rule = rules[0], threshold = null, events = recorded[inpu
 const now = {
   rule: rules[DATA.first],
   input: -1,
+  begun: false, // whether the input that the page begins with was watched
   following: 0, // the recorded input that comes next
   drawn: false,
   drawing: "", // the image of the last drawing, as in the address
@@ -262,6 +263,10 @@ function run() {
 
 /* The next recorded input: of those that were not counted since the last change, while there are some. */
 function nextInput() {
+  if (!now.begun) {
+    now.begun = true;
+    return DATA.inputs.start;
+  }
   for (let tried = 0; tried < recorded.length && count.seen.has(now.following); tried++) now.following = (now.following + 1) % recorded.length;
   const input = now.following;
   now.following = (input + 1) % recorded.length;
@@ -420,9 +425,9 @@ function bindRace() {
   }
   const { target, maxSetSize } = rules[DATA.first];
   byId("race-words").textContent =
-    `${racers.length} rules with one guarantee, ${percent(target)}, and at most ${maxSetSize} class${maxSetSize > 1 ? "es" : ""} in an early answer, watch the same inputs as recorded. ` +
+    `${NUMBERS[racers.length] || racers.length} rules with one guarantee, ${percent(target)}, and at most ${maxSetSize} class${maxSetSize > 1 ? "es" : ""} in an early answer, watch the same inputs as recorded. ` +
     "A bar ends where its rule stops; the mark is the mean.";
-  byId("lanes").innerHTML = "<thead><tr><th>rule</th><th></th><th>answer</th><th>mean step</th><th>right</th></tr></thead>";
+  byId("lanes").innerHTML = "<thead><tr><th>rule</th><th>stops at</th><th>answer</th><th>mean step</th><th>right</th></tr></thead>";
   const body = byId("lanes").appendChild(document.createElement("tbody"));
   const lanes = racers.map((rule) => {
     const row = body.insertRow();
@@ -626,7 +631,7 @@ function open() {
   bindDrawing();
   chooseRule(now.rule);
   describeDrift();
-  const first = recorded[0].slice(0, Math.ceil(DATA.steps / 4));
+  const first = recorded[DATA.inputs.start].slice(0, Math.ceil(DATA.steps / 4));
   for (const events of first) camera.add(events);
   camera.draw();
   const redraw = () => now.watch && drawInput();

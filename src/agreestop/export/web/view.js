@@ -159,8 +159,8 @@ function drawChart(parent, { lines, length, low, high, limit = null, band = null
   const limited = limit !== null && Number.isFinite(limit);
   if (limited) shape(svg, "line", { class: "limit", x1: left, x2: width - right, y1: y(limit), y2: y(limit) });
   for (const { values, kind = "", first = 1 } of lines) {
-    const points = polyline(values, (index) => x(index + first), y);
-    if (points) shape(svg, "polyline", { class: `line ${kind}`, points });
+    if (values.length === 1) shape(svg, "circle", { class: `point ${kind}`, cx: x(first), cy: y(values[0]), r: 2.5 });
+    else if (values.length) shape(svg, "polyline", { class: `line ${kind}`, points: polyline(values, (index) => x(index + first), y) });
   }
   if (limited) shape(svg, "text", { x: width - right, y: 10, "text-anchor": "end" }, `- - ${limitName}`);
   shape(svg, "text", { x: left, y: height - 2 }, "0");
@@ -195,6 +195,8 @@ class CalibrationView {
       parent.setPointerCapture(event.pointerId);
       parent.addEventListener("pointermove", drag);
     });
+    const hold = (event) => event.target.closest(".handle") && event.preventDefault(); // the page must not scroll meanwhile
+    parent.addEventListener("touchstart", hold, { passive: false });
     for (const name of ["pointerup", "pointercancel"]) parent.addEventListener(name, () => parent.removeEventListener("pointermove", drag));
   }
 
@@ -230,7 +232,7 @@ class CalibrationView {
     if (never) shape(svg, "text", { x: right, y: bottom + 18, "text-anchor": "end" }, wide ? `and ${never} that no threshold makes wrong` : `+ ${never} never wrong`);
     const line = y(Number.isFinite(limit) ? limit : low);
     const handle = shape(svg, "g", { class: "handle" });
-    shape(handle, "rect", { x: left, width: right - left, y: line - 9, height: 18, opacity: 0 });
+    shape(handle, "rect", { x: left, width: right - left, y: line - 15, height: 30, opacity: 0 });
     shape(handle, "line", { class: "threshold", x1: left, x2: right, y1: line, y2: line });
     shape(handle, "circle", { class: "grip", cx: middle, cy: line, r: 7 });
     const above = line > bottom - 18; // the label stands where there are no dots
