@@ -828,7 +828,7 @@ def test_a_port_in_use_and_a_folder_that_is_not_there_are_named(
             Server(served.rule, port=taken.getsockname()[1])
     with pytest.raises(ag.InputError, match="cannot write"):
         Server(served.rule, port=0, monitor=tmp_path / "no" / "monitor")
-    with pytest.raises(ag.InputError, match="cannot connect to ws:"):
+    with pytest.raises(ag.InputError, match=r"cannot connect to ws:.*`agreestop serve`"):
         Client("ws://127.0.0.1:1")
 
 

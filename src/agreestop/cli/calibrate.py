@@ -471,11 +471,12 @@ def calibrate(
             for_people=for_people,
         )
     calibrated.save(output)
-    sizes = f"n = {calibrated.n}"
+    sizes = f"{calibrated.n} examples"
     if calibrated.rule.terms.open_answers:
-        sizes += f", up to {calibrated.checkpoints[-1]} samples"
+        sizes += f", up to {calibrated.checkpoints[-1]} samples of each"
     elif chosen.terms.has_classes:
-        sizes += f", K = {calibrated.members}, C = {calibrated.classes}"
+        members = f"{calibrated.members} member{'s' if calibrated.members != 1 else ''}"
+        sizes += f", {members}, {calibrated.classes} classes"
     if calibrated.people is not None:
         sizes += f", {calibrated.people} people"
     show(f"Wrote {output}: {kind}, calibrated on {sizes}.", guarantee_in_words(calibrated))

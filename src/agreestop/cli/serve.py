@@ -172,8 +172,11 @@ def serve(
         )
     if host not in LOOPBACK and token is None:
         say_warning(NOTE)
-    known = None if watched is not None else calibrated
-    show(server.hub.offer.promise if known is None else guarantee_in_words(known))
+    if watched is None and calibrated is not None:
+        show(guarantee_in_words(calibrated))
+    else:
+        promise = server.hub.offer.promise
+        show(f"Guarantee: {promise[0].lower()}{promise[1:]}")
     show(
         f"Serving on http://{server.url}; clients connect to ws://{server.url}. Ctrl-C drains and "
         "ends.",

@@ -256,7 +256,8 @@ def measure_rules(
         _Measurer(ensemble, tuning, pool, settings, spent).prepare, slowest_first, workers
     ):
         found[task.label, task.members], done = measured, done + task.cost
-        progress(f"{task.label}, K = {task.members}", done / total)
+        many = f"{task.members} member{'s' if task.members > 1 else ''}"
+        progress(f"{task.label}, {many}", done / total)
     records = [record for task in tasks for record in found[task.label, task.members].records]
     order = [(target, members) for members, targets in cases.items() for target in targets]
     records.sort(key=lambda record: (record.label == GATED, order.index((record.target, record.K))))

@@ -333,6 +333,8 @@ def cannot_connect(url: str, error: Exception) -> CannotConnect:
         else str(error)
     )
     words = f"cannot connect to {url}: {said[:200] or type(error).__name__}"
+    if isinstance(error, ConnectionRefusedError):
+        words += ". Start the server there with `agreestop serve`, or check host and port."
     return CannotConnect(words, not refused and not isinstance(error, ValueError))
 
 
