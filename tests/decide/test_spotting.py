@@ -422,6 +422,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ag.Spotter(0.1).calibrate(example()).with_threshold(math.nan),
         "threshold is nan",
     ),
+    "a threshold of truth": (
+        lambda: ag.Spotter(0.1).calibrate(example()).with_threshold(True),
+        "threshold is True",
+    ),
     "no level": (
         lambda: ag.Spotter(0.1).calibrate(example()).evaluate([np.zeros(9)], confidence=2),
         "confidence is 2",
@@ -482,10 +486,12 @@ def test_scores_of_another_engine_are_evaluated_if_that_is_allowed() -> None:
     spotter = ag.Spotter(0.1).calibrate(known)
     new = Recordings.of([one + 1e-3 for one in example()])
     for name, allowed in (("engine", "any_engine"), ("ensemble_digest", "any_members")):
-        other = replace(new, **{name: "another"})
+        changed: Any = {name: "another"}
+        given: Any = {allowed: True}
+        other = replace(new, **changed)
         with pytest.raises(ag.InputError, match=allowed):
             spotter.evaluate(other)
-        assert spotter.evaluate(other, **{allowed: True}).recordings == 20
+        assert spotter.evaluate(other, **given).recordings == 20
 
 
 def test_people_of_calibration_are_not_evaluated(tmp_path: Path) -> None:
@@ -518,3 +524,19 @@ def test_a_threshold_lies_in_a_gap_near_the_least_one_that_keeps_the_promise() -
     found = ag.Spotter("6/7", cap=1).calibrate(dense)  # all but one may have a false alarm
     assert found.kth_value == 1
     assert found.threshold - 1 == pytest.approx(2 * eta, rel=1e-3)
+
+
+def test_files_keep_spotters_whose_settings_come_from_arrays(tmp_path: Path) -> None:
+    """Also the threshold by which a rule knows the spotter before it."""
+    numbers: Any = {"cap": np.int64(2), "rest": np.int32(3), "within": np.int16(4)}
+    levels: Any = (np.float64(0.5), np.float32(0.1))
+    thresholds: Any = (np.float32(0.1), np.float64(0.3), 2, math.inf)
+    for allowed in levels:
+        spotter = ag.Spotter(allowed, **numbers).calibrate(example())
+        assert spotter.spotter == ag.Spotter(float(str(allowed)), cap=2, rest=3, within=4)
+        for threshold in (spotter.threshold, *thresholds):
+            moved = spotter.with_threshold(threshold)
+            moved.save(tmp_path / "rule")
+            loaded = ag.Spotter.load(tmp_path / "rule")
+            assert loaded.spotter == moved.spotter
+            assert repr(loaded.threshold) == repr(moved.threshold) == repr(float(threshold))

@@ -230,6 +230,8 @@ def test_a_wrong_push_costs_its_own_input_alone() -> None:
     )
     (again,) = batch.push([Push(bad[0], Steps.of([[0]]))])
     assert again is errors[0]
+    (again,) = batch.push([Push(bad[3], log_confidence=flat)])
+    assert again is errors[3]
     (later,) = batch.push([Push(good, Steps.of([[0]]))])  # after the decision: not run, not refused
     assert later is None
     with pytest.raises(ag.InputError, match="all slots are in use"):
