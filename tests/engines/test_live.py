@@ -205,8 +205,9 @@ def test_an_output_that_is_not_finite_ends_the_input(wrong: int) -> None:
     with pytest.raises(ag.InputError, match=words):
         session.push(frame=np.full(3, 77, np.float32))
     for go_on in (lambda: session.push(frame=x[0, 0]), session.last_decision):
+        later: Any = go_on
         with pytest.raises(ag.InputError, match=words):
-            go_on()
+            later()
     assert session.decision is None
 
 

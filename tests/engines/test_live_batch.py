@@ -21,6 +21,7 @@ from agreestop.engines import (
     LiveInput,
     LiveSession,
     Push,
+    Reading,
     RunOptions,
     Steps,
     decide_early,
@@ -421,3 +422,13 @@ def test_a_batch_needs_a_calibrated_rule() -> None:
     rule: Any = ALL_RULES["AgreeStop"]
     with pytest.raises(ag.InputError, match="not calibrated"):
         LiveBatch(rule, None, 1)
+
+
+@pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
+def test_open_answers_have_no_early_end() -> None:
+    answers = ag.Answers([["a", "b"] * 4] * 40)
+    batch = LiveBatch(ag.AgreeStop(0.8, range(1, 9), 1).calibrate(answers, "final"), None, 1)
+    row = batch.open(0)
+    batch.push([Push(row, evidence=[Reading("a")])])
+    with pytest.raises(ag.InputError, match="no early end"):
+        batch.end(row)

@@ -118,13 +118,13 @@ class Watch:
             one = self.lib.ag_watch_detection().contents
             return one.step, one.number
         answer = self.lib.ag_watch_decision()
-        return (answer[0], tuple(answer[3 : 3 + answer[2]])) if state == 1 else None
+        return (*answer[:2], tuple(answer[3 : 3 + answer[2]])) if state == 1 else None
 
 
 def as_found(one: Any) -> Any:
     if isinstance(one, ag.Detection):
         return one.index, one.number
-    return None if one is None else (one.time, one.classes)
+    return None if one is None else (one.time, one.members, one.classes)
 
 
 RULES = {
