@@ -130,12 +130,21 @@ def as_found(one: Any) -> Any:
 RULES = {
     "risk": ag.AgreeStop(0.6, range(1, STEPS + 1), 2),
     "few checkpoints": ag.AgreeStop(0.6, (3, 8, 12), 1),
+    "largest so far": ag.SpikeCP(
+        0.6, range(1, STEPS + 1), 2, ag.MergeConfidence(r=1), "simultaneous"
+    ),
     "sets": ag.SpikeCP(0.6, range(2, STEPS + 1, 2), 2, ag.MergeConfidence(r=1), "stop-aware"),
 }
 
 
 @pytest.mark.parametrize(
-    ("weights", "label"), [("", "risk"), ("-int8", "few checkpoints"), ("-bfloat16", "sets")]
+    ("weights", "label"),
+    [
+        ("", "risk"),
+        ("", "largest so far"),
+        ("-int8", "few checkpoints"),
+        ("-bfloat16", "sets"),
+    ],
 )
 def test_every_step_is_that_of_python(
     weights: str, label: str, members: Path, tmp_path: Path
