@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,7 +169,7 @@ def test_scores_that_were_made_otherwise_are_refused(
     option: str,
 ) -> None:
     """By decide and evaluate alike, unless it is allowed."""
-    made = {"engine": "dense", "ensemble_digest": "a", "heard": "window=8, event=0"}
+    made: Any = {"engine": "dense", "ensemble_digest": "a", "heard": "window=8, event=0"}
     rule, new = tmp_path / "rule", tmp_path / "new.npz"
     ag.Spotter(0.1).calibrate(replace(recordings(20, 0), **made)).save(rule)
     save_recordings(new, replace(recordings(20, 1), **{**made, **changed}))

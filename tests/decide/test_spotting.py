@@ -393,6 +393,22 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ag.Spotter(0.1).calibrate(example(), [[(0, 41)]] * 20),
         "of 40 steps",
     ),
+    "an event before the first step": (
+        lambda: ag.Spotter(0.1).calibrate(example(), [[(-1, 3)]] * 20),
+        r"holds \(-1, 3\)",
+    ),
+    "an event without a step": (
+        lambda: ag.Spotter(0.1).calibrate(example(), [[(5, 5)]] * 20),
+        r"holds \(5, 5\)",
+    ),
+    "as many as the cap": (lambda: ag.Spotter(1), "below the cap, 1"),
+    "no cap": (lambda: ag.Spotter(0.1, cap=0), "cap is 0"),
+    "a rest before": (lambda: ag.Spotter(0.1, rest=-1), "rest is -1"),
+    "within before": (lambda: ag.Spotter(0.1, within=-1), "within is -1"),
+    "events of more": (
+        lambda: ag.Spotter(0.1).calibrate(example(), [[]] * 21),
+        "events has 21 entries for 20",
+    ),
     "events of others": (lambda: ag.Spotter(0.1).calibrate(example(), [[]]), "events has 1"),
     "one recording": (lambda: ag.Spotter(0.1).calibrate(example()[0]), "list of arrays"),
     "no recordings": (lambda: ag.Spotter(0.1).calibrate(None), "recordings is None"),
@@ -421,6 +437,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no threshold": (
         lambda: ag.Spotter(0.1).calibrate(example()).with_threshold(math.nan),
         "threshold is nan",
+    ),
+    "a threshold of truth": (
+        lambda: ag.Spotter(0.1).calibrate(example()).with_threshold(True),
+        "threshold is True",
     ),
     "no level": (
         lambda: ag.Spotter(0.1).calibrate(example()).evaluate([np.zeros(9)], confidence=2),
@@ -482,10 +502,12 @@ def test_scores_of_another_engine_are_evaluated_if_that_is_allowed() -> None:
     spotter = ag.Spotter(0.1).calibrate(known)
     new = Recordings.of([one + 1e-3 for one in example()])
     for name, allowed in (("engine", "any_engine"), ("ensemble_digest", "any_members")):
-        other = replace(new, **{name: "another"})
+        changed: Any = {name: "another"}
+        given: Any = {allowed: True}
+        other = replace(new, **changed)
         with pytest.raises(ag.InputError, match=allowed):
             spotter.evaluate(other)
-        assert spotter.evaluate(other, **{allowed: True}).recordings == 20
+        assert spotter.evaluate(other, **given).recordings == 20
 
 
 def test_people_of_calibration_are_not_evaluated(tmp_path: Path) -> None:
@@ -518,3 +540,58 @@ def test_a_threshold_lies_in_a_gap_near_the_least_one_that_keeps_the_promise() -
     found = ag.Spotter("6/7", cap=1).calibrate(dense)  # all but one may have a false alarm
     assert found.kth_value == 1
     assert found.threshold - 1 == pytest.approx(2 * eta, rel=1e-3)
+
+
+def test_files_keep_spotters_whose_settings_come_from_arrays(tmp_path: Path) -> None:
+    """Also the threshold by which a rule knows the spotter before it."""
+    numbers: Any = {"cap": np.int64(2), "rest": np.int32(3), "within": np.int16(4)}
+    levels: Any = (np.float64(0.5), np.float32(0.1))
+    thresholds: Any = (np.float32(0.1), np.float64(0.3), 2, math.inf)
+    for allowed in levels:
+        spotter = ag.Spotter(allowed, **numbers).calibrate(example())
+        assert spotter.spotter == ag.Spotter(float(str(allowed)), cap=2, rest=3, within=4)
+        for threshold in (spotter.threshold, *thresholds):
+            moved = spotter.with_threshold(threshold)
+            moved.save(tmp_path / "rule")
+            loaded = ag.Spotter.load(tmp_path / "rule")
+            assert loaded.spotter == moved.spotter
+            assert repr(loaded.threshold) == repr(moved.threshold) == repr(float(threshold))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"threshold": math.nan}, {"near": -1}, {"n": 19}], ids=["threshold", "near", "n"]
+)
+def test_a_file_with_numbers_that_no_calibration_has_is_refused(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    replace(ag.Spotter(0.1).calibrate(example()), **wrong).save(tmp_path / "rule")
+    with pytest.raises(ag.InputError, match="rule"):
+        ag.Spotter.load(tmp_path / "rule")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"offsets": [1, 5, 9]}, "offsets must rise"),
+        ({"offsets": [0, 5, 8]}, "offsets must rise"),
+        ({"offsets": [0, 5, 5, 9]}, "offsets must rise"),
+        ({"offsets": [0, 7, 5, 9]}, "offsets must rise"),
+        ({"offsets": [0.0, 5.0, 9.0]}, "offsets must rise"),
+        ({"events": [[2, 0, 1]]}, "a recording outside 0 to 1"),
+        ({"events": [[-1, 0, 1]]}, "a recording outside 0 to 1"),
+        ({"events": [[0, 1]]}, "recording, start and end"),
+        ({"events": [[0, math.nan, 1]]}, "as whole numbers"),
+    ],
+)
+def test_a_wrong_file_of_recordings_gets_a_sentence(
+    tmp_path: Path, wrong: dict[str, Any], words: str
+) -> None:
+    np.savez(tmp_path / "new.npz", **{"scores": np.arange(9.0), "offsets": [0, 5, 9], **wrong})
+    with pytest.raises(ag.InputError, match=words):
+        load_recordings(tmp_path / "new.npz")
+
+
+def test_events_of_a_recording_are_kept_in_their_order() -> None:
+    events = [[(20, 30), (1, 4)], [], [(2, 9), (0, 9)]]
+    data = Recordings.of(example(3), events)
+    assert [one.tolist() for one in data.events or ()] == [[[1, 4], [20, 30]], [], [[0, 9], [2, 9]]]

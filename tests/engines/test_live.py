@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="engines run trained networks, which need PyTorch")
 
+from torch import Tensor, nn
+
 import agreestop as ag
 from agreestop.engines import (
     Dense,
@@ -182,12 +184,10 @@ def test_events_need_a_known_input_shape() -> None:
     assert live.push([1]).shape == (3, 4)
 
 
-class Spoiled(torch.nn.Module):
+class Spoiled(nn.Module):
     """Logits of the sum of the inputs so far; an input of 77 makes them NaN for one step."""
 
-    def forward(
-        self, x: torch.Tensor, state: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         total = x if state is None else state + x
         return torch.where(x[:, :1] == 77, torch.nan, total), total
 
@@ -205,8 +205,9 @@ def test_an_output_that_is_not_finite_ends_the_input(wrong: int) -> None:
     with pytest.raises(ag.InputError, match=words):
         session.push(frame=np.full(3, 77, np.float32))
     for go_on in (lambda: session.push(frame=x[0, 0]), session.last_decision):
+        later: Any = go_on
         with pytest.raises(ag.InputError, match=words):
-            go_on()
+            later()
     assert session.decision is None
 
 

@@ -21,6 +21,7 @@ from agreestop.engines import (
     LiveInput,
     LiveSession,
     Push,
+    Reading,
     RunOptions,
     Steps,
     decide_early,
@@ -230,6 +231,8 @@ def test_a_wrong_push_costs_its_own_input_alone() -> None:
     )
     (again,) = batch.push([Push(bad[0], Steps.of([[0]]))])
     assert again is errors[0]
+    (again,) = batch.push([Push(bad[3], log_confidence=flat)])
+    assert again is errors[3]
     (later,) = batch.push([Push(good, Steps.of([[0]]))])  # after the decision: not run, not refused
     assert later is None
     with pytest.raises(ag.InputError, match="all slots are in use"):
@@ -419,3 +422,50 @@ def test_a_batch_needs_a_calibrated_rule() -> None:
     rule: Any = ALL_RULES["AgreeStop"]
     with pytest.raises(ag.InputError, match="not calibrated"):
         LiveBatch(rule, None, 1)
+
+
+@pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
+def test_open_answers_have_no_early_end() -> None:
+    answers = ag.Answers([["a", "b"] * 4] * 40)
+    batch = LiveBatch(ag.AgreeStop(0.8, range(1, 9), 1).calibrate(answers, "final"), None, 1)
+    row = batch.open(0)
+    batch.push([Push(row, evidence=[Reading("a")])])
+    with pytest.raises(ag.InputError, match="no early end"):
+        batch.end(row)
+
+
+def test_what_another_rule_reads_is_refused() -> None:
+    scores = ag.simulate_scores(60, steps=3, K=2, C=3)
+    loss = np.random.default_rng(0).random((60, 3))
+    rules = {
+        "log_confidence": ag.AgreeStop(0.8, (1, 2, 3), 1).calibrate(scores),
+        "risk": ag.StopRule(target=0.8).calibrate(loss, loss > 0.9),
+    }
+    for reads, rule in rules.items():
+        batch = LiveBatch(rule, None, 1)
+        row = batch.open(0)
+        wrong = (
+            Push(row, evidence=[Reading(0.5)])
+            if reads == "log_confidence"
+            else Push(row, log_confidence=scores.log_confidence[0])
+        )
+        (refused,) = batch.push([wrong])
+        assert isinstance(refused, ag.InputError) and f"the rule reads {reads}" in str(refused)
+
+
+def test_more_steps_than_the_decision_needs_may_be_pushed_together() -> None:
+    """As frames, which have a session of their own, and as events, also if a step names events
+    more often than there are inputs.
+    """
+    engine = ENGINES["event-driven"](network("fully-connected"))
+    calibrated = calibrated_on(engine, "AgreeStop")
+    for frames in some_inputs(6, 2)[0]:
+        alone = LiveSession(engine, calibrated, 0)
+        expected = next(
+            found for frame in frames if (found := alone.push(np.flatnonzero(frame))) is not None
+        )
+        named = [np.tile(step, 40) for step in steps_of(frames)]
+        for given in ({"frames": frames}, {"steps": Steps.of(named)}):
+            batch, push = LiveBatch(calibrated, engine, 1), dict[str, Any](given)
+            (found,) = batch.push([Push(batch.open(0), **push)])
+            assert found == expected

@@ -118,24 +118,33 @@ class Watch:
             one = self.lib.ag_watch_detection().contents
             return one.step, one.number
         answer = self.lib.ag_watch_decision()
-        return (answer[0], tuple(answer[3 : 3 + answer[2]])) if state == 1 else None
+        return (*answer[:2], tuple(answer[3 : 3 + answer[2]])) if state == 1 else None
 
 
 def as_found(one: Any) -> Any:
     if isinstance(one, ag.Detection):
         return one.index, one.number
-    return None if one is None else (one.time, one.classes)
+    return None if one is None else (one.time, one.members, one.classes)
 
 
 RULES = {
     "risk": ag.AgreeStop(0.6, range(1, STEPS + 1), 2),
     "few checkpoints": ag.AgreeStop(0.6, (3, 8, 12), 1),
+    "largest so far": ag.SpikeCP(
+        0.6, range(1, STEPS + 1), 2, ag.MergeConfidence(r=1), "simultaneous"
+    ),
     "sets": ag.SpikeCP(0.6, range(2, STEPS + 1, 2), 2, ag.MergeConfidence(r=1), "stop-aware"),
 }
 
 
 @pytest.mark.parametrize(
-    ("weights", "label"), [("", "risk"), ("-int8", "few checkpoints"), ("-bfloat16", "sets")]
+    ("weights", "label"),
+    [
+        ("", "risk"),
+        ("", "largest so far"),
+        ("-int8", "few checkpoints"),
+        ("-bfloat16", "sets"),
+    ],
 )
 def test_every_step_is_that_of_python(
     weights: str, label: str, members: Path, tmp_path: Path

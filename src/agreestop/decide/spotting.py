@@ -48,7 +48,7 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from numbers import Real
 from os import PathLike
@@ -595,6 +595,10 @@ class Spotter(KeptInFiles):
     step_seconds: Target | None = None
 
     def __post_init__(self) -> None:
+        for field in fields(self):  # files hold no numbers of numpy
+            if isinstance(value := getattr(self, field.name), np.generic):
+                plain = float(str(value)) if isinstance(value, np.floating) else value.item()
+                object.__setattr__(self, field.name, plain)
         as_count(self.cap, "cap")
         as_count(self.rest, "rest", least=0)
         as_count(self.within, "within", least=0)
@@ -977,9 +981,10 @@ class CalibratedSpotter(KeptInFiles):
 
     def with_threshold(self, threshold: float) -> Self:
         """The spotter with another threshold, which carries no promise unless it is stricter."""
-        if not isinstance(threshold, Real) or math.isnan(threshold):
+        wrong = isinstance(threshold, (bool, np.bool_)) or not isinstance(threshold, Real)
+        if wrong or math.isnan(threshold):
             raise InputError(f"threshold is {quoted(threshold)}: give a number.")
-        return replace(self, threshold=threshold)
+        return replace(self, threshold=float(threshold))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the spotter to one file: a readable header and plain arrays, all or nothing."""
