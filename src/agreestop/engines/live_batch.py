@@ -35,6 +35,7 @@ from .protocol import BatchingEngine, Engine, LiveSlots
 
 KINDS = ("events", "frames", "log-confidences", "what its rule reads")
 """What may be pushed to an input, one of them."""
+CLOSED = "this input was closed: open another one."
 
 
 @dataclass(
@@ -253,8 +254,6 @@ class LiveBatch:
             risk = float(self._state.first_risk[row.slot])
         self._free.append(row.slot)
         row.slot = -1
-        if row.failed is None:
-            row.failed = InputError("this input was closed: open another one.")
         return None if math.isnan(risk) else risk
 
     def push(self, pushes: Sequence[Push]) -> list[Decision | InputError | None]:
@@ -270,6 +269,8 @@ class LiveBatch:
         together = self._slots is not None
         for number, one in enumerate(pushes):
             row = one.row
+            if row.slot < 0 and row.failed is None:
+                row.failed = InputError(CLOSED)
             if row.decision is not None or row.failed is not None:
                 results[number] = row.failed
                 continue
@@ -309,7 +310,7 @@ class LiveBatch:
         there; call it again then.
         """
         if row.slot < 0:
-            raise row.failed or InputError("this input was closed: open another one.")
+            raise row.failed or InputError(CLOSED)
         if row.time == 0:
             raise InputError("this stream ends before its first step: push one step at least.")
         if self._calibrated.rule.terms.open_answers:
