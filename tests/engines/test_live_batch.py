@@ -467,5 +467,5 @@ def test_more_steps_than_the_decision_needs_may_be_pushed_together() -> None:
         named = [np.tile(step, 40) for step in steps_of(frames)]
         for given in ({"frames": frames}, {"steps": Steps.of(named)}):
             batch, push = LiveBatch(calibrated, engine, 1), dict[str, Any](given)
-            (found,) = batch.push([Push(batch.open(0), **push)])
-            assert found == expected
+            (decision,) = batch.push([Push(batch.open(0), **push)])
+            assert decision == expected
