@@ -467,5 +467,21 @@ def test_more_steps_than_the_decision_needs_may_be_pushed_together() -> None:
         named = [np.tile(step, 40) for step in steps_of(frames)]
         for given in ({"frames": frames}, {"steps": Steps.of(named)}):
             batch, push = LiveBatch(calibrated, engine, 1), dict[str, Any](given)
-            (answer,) = batch.push([Push(batch.open(0), **push)])
-            assert answer == expected
+            (decision,) = batch.push([Push(batch.open(0), **push)])
+            assert decision == expected
+
+
+def test_the_last_log_confidences_of_a_push_stand_for_the_rest() -> None:
+    log_confidence = np.log(np.random.default_rng(0).dirichlet(np.ones(5), size=(60, 8, 2)))
+    calibrated = ag.AgreeStop(0.8, range(1, 9), 1).calibrate(log_confidence, np.arange(60) % 5)
+    for values in log_confidence[:20]:
+        stream, batch = calibrated.stream(0), LiveBatch(calibrated, None, 1)
+        row = batch.open(0)
+        batch.push([Push(row, log_confidence=values[:2])])
+        for value in (*values[:2], *[values[1]] * 6):
+            if stream.push(value) is not None:
+                break
+        assert batch.end(row) == stream.decision
+        longer = LiveBatch(calibrated, None, 1)
+        (found,) = longer.push([Push(longer.open(0), log_confidence=[*values, *values])])
+        assert found == calibrated.decide(values[None], range(1, 9))[0]

@@ -218,6 +218,15 @@ def test_a_spotter_and_a_rule_in_each_others_place_get_a_sentence(parts: Any) ->
         ensemble.live(spotter)
 
 
+def test_a_rule_for_windows_is_refused_where_inputs_run_from_their_first_step(parts: Any) -> None:
+    """Its steps count from an alarm."""
+    ensemble, _, rule, _, (streams, _, _) = parts
+    x = np.stack([one[:STEPS] for one in streams[:3]])
+    for run in (lambda: ensemble.decide(rule, x), lambda: ensemble.live(rule)):
+        with pytest.raises(InputError, match="its steps count from an alarm"):
+            run()
+
+
 def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
     ensemble, spotter, rule, heard, spotted = parts
     first = [next(iter(spotter.alarms(one)), -1) for one in heard.scores]

@@ -172,6 +172,7 @@ def decide_early(
     to the rule's last checkpoint where `options.steps` is None, with a warning.
     """
     check_rule(calibrated, engine, options)
+    check_whole_inputs(calibrated)
     first = options.first or 0
     engine, given, ends = options.ending(engine, inputs)
     calibrated.check_classes(given.classes if isinstance(given, Events) else None)
@@ -445,6 +446,16 @@ def check_rule(calibrated: CalibratedRule, engine: Engine, options: RunOptions =
     check_calibrated(calibrated)
     allowed = options.any_engine, options.any_members
     calibrated.check_source(engine.name, options.digest, *allowed)
+
+
+def check_whole_inputs(calibrated: CalibratedRule) -> None:
+    """Refuse a rule for windows of a stream where inputs run from their first step."""
+    if calibrated.heard:
+        raise InputError(
+            f"the rule was calibrated on scores with {calibrated.heard}: its steps count from an "
+            "alarm, and these inputs run from their first step. Give it to watch, behind its "
+            "spotter, or calibrate on scores of whole inputs."
+        )
 
 
 def checkpoint_steps(calibrated: CalibratedRule, engine: Engine, steps: int | None) -> Integers:

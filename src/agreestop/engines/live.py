@@ -12,7 +12,14 @@ from agreestop.common import InputError, Integers, as_array, check_finite
 from agreestop.decide.calibrated import CalibratedRule, Session
 from agreestop.decide.decisions import Decision
 
-from .early_stopping import DEFAULTS, MemberGroups, RunOptions, check_rule, checkpoint_steps
+from .early_stopping import (
+    DEFAULTS,
+    MemberGroups,
+    RunOptions,
+    check_rule,
+    check_whole_inputs,
+    checkpoint_steps,
+)
 from .prefilter import Prefilter, can_prefilter_on_cpu, prefilter_for
 from .protocol import Engine, FilteredLive, FilteringEngine, Live
 
@@ -74,6 +81,7 @@ class LiveSession:
     ) -> None:
         """plan: of this engine and this rule, where it is known."""
         check_rule(calibrated, engine, options)
+        check_whole_inputs(calibrated)
         self._plan = LivePlan.of(engine, calibrated) if plan is None else plan
         self._session = Session(calibrated, number, group, fresh=fresh)
         self._live = self._plan.begin(self._session.number)

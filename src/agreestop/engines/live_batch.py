@@ -27,7 +27,13 @@ from agreestop.decide.checkpoints import Index, State, Verdict, in_rounds, run_r
 from agreestop.decide.decisions import Decision
 from agreestop.decide.scores import as_log_confidence
 
-from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
+from .early_stopping import (
+    DEFAULTS,
+    RunOptions,
+    check_rule,
+    check_whole_inputs,
+    checkpoint_steps,
+)
 from .inputs import check_events
 from .live import LiveSession
 from .prefilter import can_prefilter_on_cpu, prefilter_for
@@ -212,6 +218,7 @@ class LiveBatch:
         self._state: State | None = None
         if engine is not None:
             check_rule(calibrated, engine, options)
+            check_whole_inputs(calibrated)
             self._times = checkpoint_steps(calibrated, engine, None)
         alone = engine is None and calibrated.rule.terms.reads != "log_confidence"
         if alone or calibrated.members_join:
