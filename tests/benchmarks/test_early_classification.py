@@ -18,9 +18,9 @@ from benchmarks.early_classification import (
     THRESHOLD,
     EarlyRecord,
     Outcome,
-    draw,
     _summarise,
     at_equal_accuracy,
+    draw,
     write_table,
 )
 
