@@ -182,7 +182,8 @@ def _link_pictures(app: Sphinx, page: nodes.document, name: str) -> None:
     """Let every picture of a page lead to its file, where a wide figure can be read."""
     for picture in list(page.findall(nodes.image)):
         known = app.env.images.get(picture["uri"])
-        if known is None or isinstance(picture.parent, nodes.reference):
+        named = picture.get("alt")  # thumbnails of the gallery have none, and are links already
+        if known is None or not named or isinstance(picture.parent, nodes.reference):
             continue
         file = relative_uri(app.builder.get_target_uri(name), f"{app.builder.imagedir}/{known[1]}")
         link = nodes.reference("", "", refuri=file, internal=True, classes=["image-reference"])

@@ -488,7 +488,7 @@ def test_labels_after_loading_find_decisions_by_number(kind: str, tmp_path: Path
     for one in (straight, loaded):
         for number in (30 + np.random.default_rng(0).permutation(60)).tolist():
             one.update(number, int(labels[number]))
-        assert one.waiting == "60 labels wait for that of decision 0: give it, or None"
+        assert one.waiting == "60 labels wait for the label of decision 0: give it, or None"
         if one is straight:
             one.update(given[0], labels[:30])  # the very object of the batch
         else:
@@ -508,7 +508,7 @@ def test_keys_and_numbers_find_decisions_after_loading(kind: str, tmp_path: Path
     one.save(path)
     loaded = KINDS[kind].load(path)
     loaded.update("named", 1)
-    assert loaded.waiting == "1 label waits for that of decision 0: give it, or None"
+    assert loaded.waiting == "1 label waits for the label of decision 0: give it, or None"
     loaded.update(0, 1)
     assert loaded.waiting == "" and processed_by(loaded) == 2
     with pytest.raises(ag.InputError, match="does not wait"):
@@ -526,7 +526,7 @@ def test_a_lost_label_is_named(kind: str) -> None:
         one.observe(ag.Decision(8, 3, (0,)), key="lost" if number == 12 else f"{number}")
     for number in range(1412):
         result = one.update(f"{number}", 0) if number != 12 else None
-    words = "1,399 labels wait for that of decision 12 ('lost'): give it, or None"
+    words = "1,399 labels wait for the label of decision 12 ('lost'): give it, or None"
     assert (
         one.waiting == words
         and repr(one).endswith(f"; {words}")

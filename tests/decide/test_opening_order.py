@@ -151,7 +151,7 @@ def test_a_decision_is_held_back_until_the_earlier_ones_came() -> None:
     monitor.update("second", 0)
     monitor.observe(first)
     assert (monitor.observed, monitor.inputs.count, monitor.misses.count) == (3, 3, 0)
-    assert monitor.waiting == "2 labels wait for that of decision 0: give it, or None"
+    assert monitor.waiting == "2 labels wait for the label of decision 0: give it, or None"
     monitor.update(0, 0)
     assert (monitor.processed, monitor.misses.count, monitor.waiting) == (3, 3, "")
 
@@ -328,7 +328,7 @@ def test_files_of_0_2_still_load(tmp_path: Path) -> None:
         ag.AdaptiveRule.load(tmp_path / "adaptive"),
     )
     for one in (monitor, adaptive):
-        assert one.waiting == "1 label waits for that of decision 2 ('2'): give it, or None"
+        assert one.waiting == "1 label waits for the label of decision 2 ('2'): give it, or None"
         one.update("2", None)
         one.update(4, 1)
     assert (monitor.observed, monitor.processed, monitor.labels) == (6, 5, 4)

@@ -121,7 +121,8 @@ def test_a_label_that_was_lost_in_a_kill_is_given_up(served: Served, tmp_path: P
     again = Watch(served.rule, path, limits)
     assert (again.next_number, again.monitor.observed, again.monitor.processed) == (4, 4, 0)
     assert (
-        again.monitor.waiting == "1 label waits for that of decision 0 ('key 0'): give it, or None"
+        again.monitor.waiting
+        == "1 label waits for the label of decision 0 ('key 0'): give it, or None"
     )
     again.observe([("key 4", decisions[4])])
     again.label("key 4", 0)

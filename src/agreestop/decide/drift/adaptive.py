@@ -288,7 +288,7 @@ class AdaptiveRule:
         >>> adaptive = ag.AdaptiveRule(rule)
         >>> decisions = adaptive.decide(ag.simulate_scores(2, steps=10, C=4, seed=1))
         >>> adaptive.update(decisions[1], 3)
-        '1 label waits for that of decision 0: give it, or None'
+        '1 label waits for the label of decision 0: give it, or None'
         """
         known = self._start.rule.terms, self._start.classes
         self._queue.update(decision, as_classes(*known, decision, label))

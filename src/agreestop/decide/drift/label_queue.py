@@ -169,7 +169,7 @@ class LabelQueue:
             number = self.processed if one.number < 0 else one.number
             named = f" ({one.key!r})" if one.key else ""
             some = f"{self._labels:,} labels wait" if self._labels > 1 else "1 label waits"
-            words.append(f"{some} for that of decision {number}{named}: give it, or None")
+            words.append(f"{some} for the label of decision {number}{named}: give it, or None")
         return "; ".join(words)
 
     def add(self, decision: object, key: str = "") -> None:

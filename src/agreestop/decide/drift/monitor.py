@@ -344,7 +344,7 @@ class DriftMonitor:
         >>> monitor.observe(decisions)
         >>> monitor.update(1, 3)
         >>> monitor.waiting
-        '1 label waits for that of decision 0: give it, or None'
+        '1 label waits for the label of decision 0: give it, or None'
         >>> monitor.update(decisions[0], None)
         >>> monitor.processed
         2
