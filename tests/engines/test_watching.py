@@ -223,7 +223,7 @@ def test_a_rule_for_windows_is_refused_where_inputs_run_from_their_first_step(pa
     ensemble, _, rule, _, (streams, _, _) = parts
     x = np.stack([one[:STEPS] for one in streams[:3]])
     for run in (lambda: ensemble.decide(rule, x), lambda: ensemble.live(rule)):
-        with pytest.raises(InputError, match="its steps count from an alarm"):
+        with pytest.raises(ag.InputError, match="its steps count from an alarm"):
             run()
 
 
