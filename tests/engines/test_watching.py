@@ -222,9 +222,9 @@ def test_a_rule_for_windows_is_refused_where_inputs_run_from_their_first_step(pa
     """Its steps count from an alarm."""
     ensemble, _, rule, _, (streams, _, _) = parts
     x = np.stack([one[:STEPS] for one in streams[:3]])
-    for run in (lambda: ensemble.decide(rule, x), lambda: ensemble.live(rule)):
+    for run, given in ((ensemble.decide, (rule, x)), (ensemble.live, (rule,))):
         with pytest.raises(ag.InputError, match="its steps count from an alarm"):
-            run()
+            run(*given)
 
 
 def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
