@@ -56,8 +56,7 @@ from .leakage import RowScores, ScoredRows
 MOST_SPIKES, SPIKES_PER_BYTE = 2**22, 300
 AXES = {"n": "inputs", "m": "inputs", "M": "checkpoints", "K": "members", "C": "classes"}
 HOW_TO_WRITE = (
-    "write one with save_scores, save_spikes or numpy.savez(path, log_confidence=..., "
-    "times=..., labels=...)"
+    "write one with save_scores, save_spikes or numpy.savez(path, log_confidence=, times=, labels=)"
 )
 MOST_ROUNDING = 0.1  # larger differences are not rounding
 ROUNDED = Fraction(1, 10**9)  # shares that are sums of floats may be this much above 1
@@ -657,9 +656,8 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
         if name not in content:
             raise InputError(
                 f"{path} holds {shortened(sorted(content))} but no {name!r}: a score file has "
-                "log_confidence, the logarithms of probabilities with axes for inputs, "
-                "checkpoints, members and classes, and times, one for each checkpoint; or spikes: "
-                f"{HOW_TO_WRITE}."
+                "log_confidence (inputs, checkpoints, members, classes), logarithms of "
+                f"probabilities, and times; or spikes: {HOW_TO_WRITE}."
             )
     known = _known(path, content, "lengths", "rounding")
     moments = tuple(read_list(path, content, "times"))
