@@ -171,7 +171,7 @@ GOOD = make_sample(4).log_confidence
         (
             {"labels": [0, 1]},
             r"holds \['labels'\] but no 'log_confidence': .* \(inputs, checkpoints, members, "
-            r"classes\), logarithms of probabilities, and times; .* numpy\.savez\.",
+            r"classes\) and times: .* numpy\.savez\.",
         ),
         ({"log_confidence": GOOD}, "but no 'times'"),
         (

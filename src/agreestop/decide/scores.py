@@ -55,7 +55,7 @@ from .leakage import RowScores, ScoredRows
 # Spikes that any file may unpack to, and for each byte of a larger one (real ones: up to 110).
 MOST_SPIKES, SPIKES_PER_BYTE = 2**22, 300
 AXES = {"n": "inputs", "m": "inputs", "M": "checkpoints", "K": "members", "C": "classes"}
-HOW_TO_WRITE = "write one with save_scores, save_spikes or numpy.savez"
+HOW_TO_WRITE = "write one with save_scores or numpy.savez"
 MOST_ROUNDING = 0.1  # larger differences are not rounding
 ROUNDED = Fraction(1, 10**9)  # shares that are sums of floats may be this much above 1
 UNPACKED = 2**25  # bytes that compressed scores may always take; calibration takes several times it
@@ -654,8 +654,7 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
         if name not in content:
             raise InputError(
                 f"{path} holds {shortened(sorted(content))} but no {name!r}: a score file has "
-                "log_confidence (inputs, checkpoints, members, classes), logarithms of "
-                f"probabilities, and times; or spikes: {HOW_TO_WRITE}."
+                f"log_confidence (inputs, checkpoints, members, classes) and times: {HOW_TO_WRITE}."
             )
     known = _known(path, content, "lengths", "rounding")
     moments = tuple(read_list(path, content, "times"))
