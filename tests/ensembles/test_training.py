@@ -105,6 +105,16 @@ def test_a_recipe_is_freed_when_nobody_holds_it() -> None:
         gc.enable()
 
 
+def test_a_member_that_diverged_ends_the_training(tmp_path: Path) -> None:
+    """Such a member never spikes, so the loss of all is finite; nothing of it is kept."""
+    model, checkpoint = make("deep"), tmp_path / "training"
+    with torch.no_grad():
+        model.network.layers[0].synapses.weight[1] = torch.nan
+    with pytest.raises(ag.InputError, match=r"diverged in epoch 1 \(weights that are not finite"):
+        train(model, *toy(), StreamTraining(epochs=2, batch_size=30), checkpoint)
+    assert not checkpoint.exists()
+
+
 def test_members_of_a_deep_ensemble_are_independent() -> None:
     """The first of two members that are trained together equals a member that is trained
     by itself.

@@ -199,16 +199,24 @@ def train(
                     / seen
                 )
         history.append(Epoch(*totals.tolist()))
-        if not math.isfinite(history[-1].loss):
+        # a member whose weights are nan never spikes, so its loss is finite
+        loss = history[-1].loss
+        if not (math.isfinite(loss) and _has_finite_weights(model)):
+            found = "weights that are not finite" if math.isfinite(loss) else f"loss {loss}"
             raise InputError(
-                f"training diverged in epoch {epoch + 1} (loss {history[-1].loss}): lower "
-                "learning_rate, or start from smaller weights."
+                f"training diverged in epoch {epoch + 1} ({found}): lower learning_rate, or start "
+                "from smaller weights."
             )
         if checkpoint is not None:
             save_checkpoint(checkpoint, model, recipe.optimiser, history, key)
         if on_epoch is not None:
             on_epoch(epoch, history[-1])
     return history
+
+
+def _has_finite_weights(model: Trainable) -> bool:
+    """Whether all parameters and statistics are finite."""
+    return all(bool(torch.isfinite(value).all()) for value in model.state_dict().values())
 
 
 @contextmanager
