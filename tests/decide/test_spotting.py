@@ -519,6 +519,39 @@ def test_a_stream_without_an_end_does_not_suit_a_rule_for_finite_inputs() -> Non
             session.push(0.5)
 
 
+def windows(streams: list[Floats], step: int) -> list[Floats]:
+    return [one[at : at + 100] for one in streams for at in range(0, len(one) - 99, step)]
+
+
+WALKS = [one.cumsum() for one in np.random.default_rng(0).normal(size=(40, 400))]
+SHARED: dict[str, tuple[list[Floats], Any, str]] = {
+    "whole recordings": (WALKS, None, ""),
+    "windows that do not overlap": (windows(WALKS, 100), None, ""),
+    "windows that overlap": (windows(WALKS, 50), None, " of 280 recordings share"),
+    "windows of one person": (windows(WALKS, 50), np.repeat(np.arange(40), 7), ""),
+    "copies of other people": ([*WALKS, *WALKS[:30]], np.arange(70), "60 of 70 people share"),
+    "copies in another type": (
+        [*WALKS[:20], *(one.astype(np.float32) for one in WALKS[:15])],
+        None,
+        "30 of 35 recordings share",
+    ),
+    "a few copies": ([*WALKS, *WALKS[:5]], None, ""),
+    "silence before": ([np.concatenate([np.zeros(99), one]) for one in WALKS], None, ""),
+    "short ones": ([one[:31] for one in WALKS[:20]] * 2, None, ""),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_recordings_that_share_scores_are_noted(case: str) -> None:
+    recordings, people, words = SHARED[case]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ag.Spotter(0.2).calibrate(recordings, people=people)
+    said = [str(one.message) for one in caught if "share scores" in str(one.message)]
+    assert bool(said) == bool(words) and all(words in one for one in said)
+    assert all(one.filename == __file__ for one in caught)
+
+
 @pytest.mark.parametrize("threshold", [2.0, math.inf, -math.inf])
 def test_a_score_at_the_threshold_is_no_alarm(threshold: float) -> None:
     spotter = ag.Spotter(0.1).calibrate(example()).with_threshold(threshold)
