@@ -52,7 +52,7 @@ from .calibration import WithoutClasses
 from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, State, Verdict
 from .rule import Reduced, Terms, coverage_promise, gather_evidence
 from .scores import Inputs, refuse_beside
-from .thresholds import allowed_by_failures, fit_thresholds
+from .thresholds import allowed_by_failures, fit_thresholds, spread_of
 
 SIDES = ("both", "upper", "lower")
 LARGEST = 1e150
@@ -448,9 +448,8 @@ class IntervalStop(WithoutClasses, KeptInFiles):
         target, delta = as_target(self.target), as_delta(self.delta)
         allowed = allowed_by_failures(found, examples, target, delta)
         numbers = np.concatenate([opens, fails], axis=1)
-        low, high = np.quantile(numbers, (0.25, 0.75))
         known = self.answer(), {"numbers": numbers}, examples, rounding, allowed
-        return fit_thresholds(*known, reach=REACH * float(high - low))
+        return fit_thresholds(*known, reach=REACH * spread_of(numbers))
 
     def promise(self) -> str:
         whole = coverage_promise(as_target(self.target), False, as_delta(self.delta))

@@ -60,7 +60,7 @@ from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, lo
 from .leakage import risks_reversed
 from .rule import Reduced, Terms, abstains, shortage
 from .scores import Inputs, Scores, refuse_beside
-from .thresholds import Allowed, LossSteps, allowed_threshold, fit_thresholds
+from .thresholds import Allowed, LossSteps, allowed_threshold, fit_thresholds, spread_of
 
 ROWS_COMPARED = 1000  # rows whose risks are compared with their losses
 PARTS = 2**40  # losses are rounded up to whole multiples of B / 2^40
@@ -329,9 +329,7 @@ class StopRule(WithoutClasses, KeptInFiles):
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
         opens = reduced["opens"]
         finite = opens[np.isfinite(opens)]
-        low, high = np.quantile(finite, (0.25, 0.75)) if len(finite) else (0.0, 0.0)
-        # Risks may have any scale, so their spread says what is near.
-        spread = float(high - low)
+        spread = spread_of(finite) if len(finite) else 0.0
         exact = self._allowed(reduced, examples, None)
         # Where risks span orders of magnitude, the size of the order statistic says it better.
         sizes = np.abs([exact(np.flatnonzero(rows)) for rows in examples.groups.T])

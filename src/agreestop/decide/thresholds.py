@@ -130,14 +130,25 @@ def weighted_threshold(
     whole = [int(weight * scale) for weight in weights]
     largest = max_weight * scale
     allowed = alpha * (sum(whole) + largest) - largest
+    return crossing(failures, whole, allowed)
+
+
+def crossing(levels: Floats, weights: Sequence[Fraction | int], allowed: Fraction) -> float:
+    """The largest λ for which the weights of all levels below λ are at most `allowed`, or -∞."""
     if allowed < 0:
         return -math.inf
-    order = np.argsort(failures, kind="stable")
-    sums = itertools.accumulate(whole[row] for row in order.tolist())
-    for failure, below in zip(failures[order].tolist(), sums, strict=True):
+    order = np.argsort(levels, kind="stable")
+    sums = itertools.accumulate(weights[row] for row in order.tolist())
+    for level, below in zip(levels[order].tolist(), sums, strict=True):
         if below > allowed:
-            return float(failure)
+            return float(level)
     return math.inf
+
+
+def spread_of(numbers: Floats) -> float:
+    """The distance of the quartiles, which says what is near among numbers of any scale."""
+    low, high = np.quantile(numbers, (0.25, 0.75))
+    return float(high - low)
 
 
 def tie_width(reduced: dict[str, NDArray[Any]], rounding: Rounding) -> float:

@@ -24,7 +24,8 @@ from agreestop.common import (
     no_progress,
 )
 from agreestop.common.estimates import Estimate
-from agreestop.decide.spotting import RECORDING, Recordings, Spotter, as_seconds
+from agreestop.decide.spotting import Recordings, Spotter
+from agreestop.decide.spotting.spotter import RECORDING, as_seconds
 from agreestop.report.figures import ABOVE, BELOW, WIDE_PANEL, Panel, tidy
 from agreestop.report.page import write_small_page
 
