@@ -75,7 +75,6 @@ from .thresholds import (
     check_costs,
     fit_thresholds,
     reduce_costs,
-    reduce_to_failures,
     refuse_never,
     tie_width,
     with_broken_ties,
@@ -465,11 +464,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             failures = answer.failures(evidence, labels, None, None)
             ends = {"fails": failures.fails, "fails_end": failures.fails_end}
             return found | {"opens": failures.opens} | ends
-        if self.tree is not None:
-            return found | answer.reduce(evidence, labels, rounding)
-        found |= reduce_to_failures(answer, evidence, labels, rounding)
+        found |= answer.reduce(evidence, labels, rounding)
         if self.give_up is not None:  # in another run an input may just not be given up
-            found["rounded"] = reduce_to_failures(answer, may_run, labels, rounding)["rounded"]
+            found["rounded"] = answer.reduce(may_run, labels, rounding)["rounded"]
         return found
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:

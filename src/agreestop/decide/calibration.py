@@ -64,7 +64,6 @@ from .scores import Scores, ScoresLike, labels_of
 from .thresholds import (
     allowed_by_failures,
     fit_thresholds,
-    reduce_to_failures,
     refuse_never,
 )
 
@@ -445,7 +444,7 @@ class ThresholdRule(Uncalibrated):
     def reduce(self, examples: LabelledEvidence) -> Reduced:
         answer, evidence = self.answer(examples.conditions.final), examples.evidence
         rounding = self.rounding(examples.rounding)
-        found = reduce_to_failures(answer, evidence, examples.labels, rounding)
+        found = answer.reduce(evidence, examples.labels, rounding)
         return {"numbers": answer.compared(evidence), **found}
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:

@@ -39,7 +39,6 @@ from agreestop.common import (
     as_times,
     check_finite,
     is_number,
-    read_list,
     read_npz,
     warn_user,
 )
@@ -51,7 +50,7 @@ from .calibrated import CalibratedRule
 from .calibration import WithoutClasses
 from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, State, Verdict
 from .rule import Reduced, Terms, coverage_promise, gather_evidence
-from .scores import Inputs, refuse_beside
+from .scores import Inputs, made_of, refuse_beside
 from .thresholds import allowed_by_failures, fit_thresholds, spread_of
 
 SIDES = ("both", "upper", "lower")
@@ -161,16 +160,6 @@ class Numbers(Inputs):
         """The labels as a column: they stand where other rules have losses."""
         return None if self.labels is None else np.asarray(self.labels)[:, None]
 
-    @property
-    def sketched(self) -> Floats:
-        """Numbers of at most 0 by which rows are recognised.
-
-        One pair would be near another row's by chance, so each checkpoint has a second one.
-        """
-        pairs = -np.abs(self.cells)
-        other = np.roll(pairs, pairs.shape[1] // 2, axis=1)
-        return np.concatenate([pairs, other], axis=-1)
-
 
 def _disorder(pairs: Floats, ends: bool) -> str:
     """One sentence if a scale is not above 0, or a lower end is above its upper end; else empty."""
@@ -190,13 +179,7 @@ def load_numbers(path: str | PathLike[str]) -> Numbers:
     if "centre" not in content and "lower" not in content:
         held = shortened(sorted(content))
         raise InputError(f"{path} holds {held} but no numbers: {how}.")
-    names = ("centre", "scale", "lower", "upper", "labels", "ids")
-    known: dict[str, Any] = {name: content[name] for name in names if name in content}
-    times = tuple(read_list(path, content, "times")) if "times" in content else None
-    try:
-        return Numbers(times=times, **known)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    return made_of(Numbers, path, content, *FORMS[False], *FORMS[True], "labels", "ids")
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -99,8 +99,15 @@ class Inputs(ABC):
 
     @property
     def sketched(self) -> NDArray[Any]:
-        """Numbers of at most 0 by which rows are recognised: (n, M, K, C)."""
-        return self.cells
+        """Numbers of at most 0 by which rows are recognised: (n, M, K, C).
+
+        A risk, or a pair of numbers, would be near another row's by chance, so each checkpoint has
+        a second one.
+        """
+        if self.has_classes:
+            return self.cells
+        own = -np.abs(self.cells)
+        return np.concatenate([own, np.roll(own, own.shape[1] // 2, axis=1)], axis=-1)
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -430,6 +437,7 @@ def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> 
 
 
 ScoresLike: TypeAlias = Inputs | ArrayLike
+Kind = TypeVar("Kind", bound=Inputs)
 
 
 def refuse_beside(what: str, **given: object) -> None:
@@ -584,6 +592,17 @@ def _too_dense(unpacked: int, spikes: int, stored: int) -> bool:
     """Whether `stored` bytes hold more than a reader unpacks: bytes of arrays, and spikes."""
     largest = max(UNPACKED, MOST_RATIO * stored)
     return unpacked > largest or spikes > max(MOST_SPIKES, SPIKES_PER_BYTE * stored)
+
+
+def made_of(kind: type[Kind], path: str | PathLike[str], content: Arrays, *names: str) -> Kind:
+    """Inputs of a kind from arrays of a file, which its sentences then name."""
+    known: dict[str, Any] = {name: content[name] for name in names if name in content}
+    if "times" in content:
+        known["times"] = tuple(read_list(path, content, "times"))
+    try:
+        return kind(**known)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def load_spikes(path: str | PathLike[str]) -> Spikes:

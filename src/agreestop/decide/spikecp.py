@@ -80,7 +80,7 @@ from .rule import (
 )
 from .rule_files import reads_old
 from .scores import Scores
-from .thresholds import OneThreshold, allowed_by_failures, fit_thresholds, reduce_to_failures
+from .thresholds import OneThreshold, allowed_by_failures, fit_thresholds
 
 CALIBRATIONS = ("bonferroni", "simultaneous", "stop-aware")
 
@@ -287,7 +287,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         profile = StopProfile.of(evidence.values, self.max_set_size)
         return {
             **found,
-            **reduce_to_failures(answer, evidence, labels, rounding),
+            **answer.reduce(evidence, labels, rounding),
             "numbers": answer.compared(evidence),
             "lowest": evidence.values.min(axis=(1, 2)),
             "breaks": profile.breaks,

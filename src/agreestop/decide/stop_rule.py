@@ -37,7 +37,6 @@ from agreestop.common import (
     as_times,
     check_finite,
     is_number,
-    read_list,
     read_npz,
 )
 from agreestop.common.levels import (
@@ -59,7 +58,7 @@ from .calibration import WithoutClasses
 from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, lowest_before
 from .leakage import risks_reversed
 from .rule import Reduced, Terms, abstains, shortage
-from .scores import Inputs, Scores, refuse_beside
+from .scores import Inputs, Scores, made_of, refuse_beside
 from .thresholds import Allowed, LossSteps, allowed_threshold, fit_thresholds, spread_of
 
 ROWS_COMPARED = 1000  # rows whose risks are compared with their losses
@@ -119,16 +118,6 @@ class Risks(Inputs):
         """(n, M, 1, 1): one number for each checkpoint."""
         return self.risk[:, :, None, None]
 
-    @property
-    def sketched(self) -> Floats:
-        """(n, M, 1, 2) numbers of at most 0 by which rows are recognised.
-
-        One number would be near another row's by chance, so each checkpoint has a second one.
-        """
-        risk = -np.abs(self.risk)
-        other = np.roll(risk, risk.shape[1] // 2, axis=1)
-        return np.stack([risk, other], axis=-1)[:, :, None]
-
 
 def load_risks(path: str | PathLike[str]) -> Risks:
     """Read a `.npz` file with `risk` (n, M) and, where known, `loss` (n, M), `times` and `ids`."""
@@ -137,8 +126,7 @@ def load_risks(path: str | PathLike[str]) -> Risks:
     )
     if "risk" not in content:
         raise InputError(f"{path} holds {sorted(content)} but no 'risk': give risks (n, M).")
-    times = tuple(read_list(path, content, "times")) if "times" in content else ()
-    return Risks(content["risk"], content.get("loss"), times, content.get("ids"))
+    return made_of(Risks, path, content, "risk", "loss", "ids")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

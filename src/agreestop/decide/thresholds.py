@@ -96,20 +96,6 @@ def allowed_threshold(
     return order_statistic(np.array(worst), rank)
 
 
-def reduce_to_failures(
-    answer: Answer, evidence: Evidence, labels: Integers, rounding: Rounding
-) -> dict[str, NDArray[Any]]:
-    """W and W_η (n,) of examples, and their least and largest risk, for answers without closes."""
-    failures = answer.failures(evidence, labels, None, None)
-    W, known = failures.first(), np.isfinite(failures.opens)
-    return {
-        "W": W,
-        "rounded": answer.failures(evidence, labels, None, rounding).first(rounding, W),
-        "lowest": np.where(known, failures.opens, np.inf).min(axis=1, initial=np.inf),
-        "highest": np.where(known, failures.opens, -np.inf).max(axis=1, initial=-np.inf),
-    }
-
-
 def useful_range(reduced: dict[str, NDArray[Any]]) -> tuple[float, float] | None:
     """The smallest W, or the smallest risk if nothing fails, and the largest risk.
 
