@@ -253,37 +253,34 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 f"depth is {depth!r:.80}: give a depth from 1 to {tree.depth}, 'each', or None for "
                 "all at once."
             )
-        given = {
-            "give_up": self.give_up is not None,
-            "loss": self.loss is not None,
-            "gate": self.gate is not None,
-            "accumulated": self.accumulated,
-            "fill or trim": self.fill or self.trim != 1,
-            f"max_set_size={self.max_set_size}": self.max_set_size > 1,
-            f"risk={type(self.risk).__name__}": not self.risk.pools_classes,
-        }
-        for name, used in given.items():
-            if used:
-                raise InputError(
-                    f"there is no promise with a tree and {name}: leave it out, with "
-                    "max_set_size=1 and TopMass as the risk."
-                )
+        used = self._used_for_sets(
+            ("give_up", self.give_up is not None),
+            ("fill or trim", self.fill or self.trim != 1),
+            (f"risk={type(self.risk).__name__}", not self.risk.pools_classes),
+        )
+        if used:
+            raise InputError(
+                f"there is no promise with a tree and {used[0]}: leave it out, with "
+                "max_set_size=1 and TopMass as the risk."
+            )
 
     def _check_open(self) -> None:
         """Refuse what has no meaning for open answers."""
-        given = {
-            "loss": self.loss is not None,
-            "class_conditional": self.class_conditional,
-            "gate": self.gate is not None,
-            "accumulated": self.accumulated,
-            f"max_set_size={self.max_set_size}": self.max_set_size > 1,
-        }
-        for name, used in given.items():
-            if used:
-                raise InputError(
-                    f"{name} is for classes that all inputs share, and open answers are different "
-                    "in each: leave it out, with max_set_size=1."
-                )
+        if used := self._used_for_sets(("class_conditional", self.class_conditional)):
+            raise InputError(
+                f"{used[0]} is for classes that all inputs share, and open answers are different "
+                "in each: leave it out, with max_set_size=1."
+            )
+
+    def _used_for_sets(self, *more: tuple[str, bool]) -> list[str]:
+        """The names of the settings in use that are about sets of classes, and of some more."""
+        known = (
+            ("loss", self.loss is not None),
+            ("gate", self.gate is not None),
+            ("accumulated", self.accumulated),
+            (f"max_set_size={self.max_set_size}", self.max_set_size > 1),
+        )
+        return [name for name, used in (*known, *more) if used]
 
     def _use_gate(self, gate: Gate) -> None:
         if not isinstance(gate, Gate):

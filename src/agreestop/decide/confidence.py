@@ -40,7 +40,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,13 +54,14 @@ from agreestop.common import (
     as_floats,
     check_finite,
     is_integer,
+    join_parts,
     set_fields,
     with_axis,
 )
 from agreestop.common.kept import KeptInFiles
 
 LARGEST_LOGIT = 1e300
-Number = TypeVar("Number", bound=np.generic)
+Found = TypeVar("Found")
 
 
 def log_softmax(logits: Floats) -> Floats:
@@ -518,16 +519,14 @@ def uniforms(seed: int | Sequence[int], count: int, first: int | None) -> Floats
 
 
 def at_checkpoints(
-    index: int | Integers, inputs: Floats, read: Callable[[int, Floats], NDArray[Number]]
-) -> NDArray[Number]:
+    index: int | Integers, inputs: Floats, read: Callable[[int, Floats], Found]
+) -> Found:
     """`read(checkpoint, inputs)` for one checkpoint, or for inputs at different checkpoints."""
     if not isinstance(index, np.ndarray):
         return read(index, inputs)
     checkpoints = np.unique(index).tolist() or [0]  # without inputs, the shape still counts
-    joined = np.concatenate([read(one, inputs[index == one]) for one in checkpoints])
-    results = np.empty_like(joined)
-    results[index.argsort(kind="stable")] = joined
-    return results
+    joined: Any = join_parts([read(one, inputs[index == one]) for one in checkpoints])
+    return joined[index.argsort(kind="stable").argsort()]
 
 
 FORMS = {

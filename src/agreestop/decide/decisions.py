@@ -58,7 +58,7 @@ from .leakage import (
     labels_unrelated,
     refuse_known_people,
 )
-from .scores import Inputs, Scores, ScoresLike
+from .scores import Inputs, Scores, ScoresLike, classes_of_texts
 
 SHARES = ("coverage", "kept", "answered", "wrong", "agreement")
 FIGURES = (*SHARES, "latency", "normalized_latency", "set_size", "cost", "width")
@@ -863,11 +863,6 @@ def _check_rows(decisions: Decisions, given: Inputs) -> None:
         )
 
 
-def _unlike(names: tuple[str, ...], known: tuple[str, ...]) -> bool:
-    """Whether the first samples of an input had other answers than is known of all."""
-    return names != known[: len(names)]
-
-
 def _open_labels(decisions: Decisions, given: Any) -> tuple[Integers | None, bool]:
     """The class (n,) of the right answer of each input, and whether right answers are known.
 
@@ -877,8 +872,10 @@ def _open_labels(decisions: Decisions, given: Any) -> tuple[Integers | None, boo
     texts, never = decisions.texts or (), decisions.sets.shape[1] - 1
     if isinstance(given, Inputs):
         cut = given.at(decisions.checkpoints)
-        labels, names = cut.labels, cut.names
-        if names is None or len(names) != len(texts) or any(map(_unlike, names, texts)):
+        labels, names = cut.labels, cut.names or ()
+        # The first samples of an input may have fewer answers than all of them.
+        pairs = zip(names, texts, strict=False)
+        if len(names) != len(texts) or any(own != known[: len(own)] for own, known in pairs):
             raise InputError(
                 "these are not the Answers that were decided on, in their order: give those, or "
                 "the right answers as a list of strings."
@@ -891,9 +888,7 @@ def _open_labels(decisions: Decisions, given: Any) -> tuple[Integers | None, boo
             f"labels must be one string for each of the {len(texts)} inputs, the right answer: "
             "give these, or the Answers that were decided on."
         )
-    pairs = zip(texts, given, strict=True)
-    found = [names.index(one) if one in names else never for names, one in pairs]
-    return np.array(found), True
+    return classes_of_texts(texts, given, never), True
 
 
 def _paid(decisions: Decisions, losses: Any) -> Floats:

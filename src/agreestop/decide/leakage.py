@@ -243,7 +243,7 @@ class Overlap:
     @classmethod
     def of(cls, use: str, by: str, found: Booleans, chance: float, unlike: bool = False) -> Self:
         """The overlap where these rows (n,) were found."""
-        first = tuple(np.flatnonzero(found)[: SHOWN + 1].tolist())
+        first = tuple(np.flatnonzero(found)[:SHOWN].tolist())
         return cls(use, by, int(found.sum()), len(found), chance, 0.0, first, unlike)
 
     @property
@@ -257,7 +257,7 @@ class Overlap:
         """A sentence if more rows were used than chance explains, else an empty string."""
         if self.seen <= self.by_chance:
             return ""
-        listed = ", ".join(map(str, self.rows[:SHOWN])) + ", …" * (self.seen > SHOWN)
+        listed = ", ".join(map(str, self.rows)) + ", …" * (self.seen > SHOWN)
         which = f" (row{'s' * (self.seen > 1)} {listed})" if self.rows else ""
         found = f"{self.seen} of the {self.total} rows were used for {self.use}{which}"
         if self.unlike:

@@ -480,6 +480,12 @@ def labels_of(scores: Scores) -> Integers:
     return scores.labels
 
 
+def classes_of_texts(names: Sequence[Sequence[str]], texts: Sequence[str], never: int) -> Integers:
+    """The class (n,) of each text among the answers of its input; `never` where it is none."""
+    pairs = zip(names, texts, strict=True)
+    return np.array([known.index(one) if one in known else never for known, one in pairs])
+
+
 def at_checkpoint(scores: Scores, index: int) -> Floats:
     """(n, K, C) log-confidences of one checkpoint; with a schedule, of the members that joined."""
     joined = joined_members(scores.times)

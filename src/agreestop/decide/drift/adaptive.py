@@ -39,12 +39,12 @@ from agreestop.common import InputError, as_count, is_number, set_fields
 from agreestop.common.kept import KeptInFiles
 from agreestop.common.levels import in_words
 
-from ..calibrated import CalibratedRule, Session, try_out
+from ..calibrated import CalibratedRule, Session, check_calibrated, try_out
 from ..decisions import Decision, Decisions
 from ..rule_files import read_rule_file, write_rule_file
 from ..scores import ScoresLike
 from .betting import Log
-from .label_queue import FINAL_LABEL, Given, LabelQueue, SavedQueue, as_classes
+from .label_queue import FINAL_LABEL, Given, LabelQueue, SavedQueue
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +100,7 @@ class AdaptiveRule:
     """
 
     def __init__(self, calibrated: CalibratedRule, rate: float = 0.2) -> None:
-        if not isinstance(calibrated, CalibratedRule):
-            raise InputError(
-                f"calibrated is {calibrated!r}: give what rule.calibrate(...) returned."
-            )
+        check_calibrated(calibrated)
         if not is_number(rate) or not rate > 0:
             raise InputError(
                 f"rate is {rate!r}: give how far one miss moves the threshold, a finite number "
@@ -129,7 +126,7 @@ class AdaptiveRule:
         self._position = min(max(calibrated.safe_threshold, self._low), self._high)
         self._misses = self._labels = 0
         self._opened = [0]  # streams of this rule have numbers of their own
-        self._queue = LabelQueue(calibrated.classes, self._opened)
+        self._queue = LabelQueue(terms, calibrated.classes, self._opened)
         self.log = Log.of(2)
 
     @property
@@ -290,8 +287,7 @@ class AdaptiveRule:
         >>> adaptive.update(decisions[1], 3)
         '1 label waits for the label of decision 0: give it, or None'
         """
-        known = self._start.rule.terms, self._start.classes
-        self._queue.update(decision, as_classes(*known, decision, label))
+        self._queue.update(decision, label)
         self._follow()
         return self.waiting
 
@@ -345,7 +341,8 @@ class AdaptiveRule:
         position = -math.inf < saved.position <= rule._high
         if not counts or not position or saved.log.rows.shape[1] != 3:
             raise ValueError("counts or a threshold that no adaptive rule has")
-        rule._queue = LabelQueue.restored(saved.queue, saved.calibrated.classes, rule._opened)
+        old = rule._queue
+        rule._queue = LabelQueue.restored(saved.queue, old.terms, old.classes, rule._opened)
         rule._position, rule.log = saved.position, saved.log
         rule._misses, rule._labels = saved.misses, saved.labels
         return rule
