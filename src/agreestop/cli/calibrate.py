@@ -9,7 +9,7 @@ import typer
 
 from agreestop.common import InputError, check_writable
 from agreestop.decide.answer_kinds import Tree
-from agreestop.decide.confidence import POOLINGS
+from agreestop.decide.merging import POOLINGS
 from agreestop.decide.rule import Rule, build_rule, rule_class, rule_kinds
 from agreestop.decide.spikecp import CALIBRATIONS
 from agreestop.decide.spotting import load_recordings

@@ -50,8 +50,9 @@ from .answer_kinds import BestClasses, NodeOfTree, Tree
 from .answers import Answers, Transcript, VoteRisk
 from .calibration import Uncalibrated
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy
-from .confidence import MergeConfidence, RiskNumbers, as_pooling, pooling_of
+from .confidence import MergeConfidence, RiskNumbers, pooling_of
 from .leakage import TunedRows
+from .merging import as_pooling
 from .risks import FixedTime, Gate, Risk, TopMass
 from .rule import (
     Fit,
@@ -506,7 +507,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 "class."
             )
         elif self.accumulated:
-            sure = in_words(1 - (self.terms.delta or 0))
+            sure = in_words(1 - Fraction(self.terms.delta or 0))
             return (
                 f"with probability at least {sure} over the draw of the calibration examples, for "
                 "every time, the answers that came by then hold the true class with probability at "

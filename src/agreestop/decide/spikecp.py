@@ -53,20 +53,17 @@ from agreestop.common.levels import (
 from .answer_kinds import NestedSets, fill_empty
 from .calibration import Uncalibrated
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy, State, Verdict
-from .confidence import (
-    MODEL_AVERAGE,
+from .confidence import MODEL_AVERAGE, MergeConfidence, Pooling, at_checkpoints
+from .leakage import TunedRows
+from .merging import (
     MajorityVote,
-    MergeConfidence,
     MergedRanks,
     MergePValues,
     MergeRanks,
     PooledRanks,
-    Pooling,
     as_pooling,
-    at_checkpoints,
     least_n_merged,
 )
-from .leakage import TunedRows
 from .risks import Gate, LogLoss, Score, Spread, Temperature, TuningRanks
 from .rule import (
     ALTERNATIVE,
