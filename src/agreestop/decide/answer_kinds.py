@@ -40,7 +40,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers, KeptInFiles, read_file
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    KeptInFiles,
+    read_file,
+    set_fields,
+)
 from agreestop.common.errors import quoted
 from agreestop.common.levels import EQUAL, Rounding, same_number
 
@@ -521,7 +529,7 @@ class Tree(KeptInFiles):
             _check_once(leaf, leaves)
         deepest = max(map(len, paths))
         known = tuple(path + path[-1:] * (deepest - len(path)) for path in paths)
-        object.__setattr__(self, "branches", known)
+        set_fields(self, branches=known)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:

@@ -40,6 +40,7 @@ from agreestop.common import (
     check_finite,
     is_number,
     read_npz,
+    set_fields,
     warn_user,
 )
 from agreestop.common.errors import shortened
@@ -136,8 +137,7 @@ class Numbers(Inputs):
                     f"labels has shape {labels.shape}: one number for each of {n} inputs is needed."
                 )
             check_finite(labels, "labels")
-        for name, value in known.items():
-            object.__setattr__(self, name, value)
+        set_fields(self, **known)
 
     def __repr__(self) -> str:
         words = " and ".join(FORMS[self.has_ends])
@@ -294,8 +294,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
         if not is_number(value) or abs(value) > LARGEST or (needed == "max_width" and value <= 0):
             number = "a number above 0" if needed == "max_width" else "a number"
             raise InputError(f"{needed} is {value!r:.80}: give {number} for side {self.side!r}.")
-        object.__setattr__(self, "target", as_target(self.target))
-        object.__setattr__(self, "delta", as_delta(self.delta))
+        set_fields(self, target=as_target(self.target), delta=as_delta(self.delta))
         self.check_checkpoints()
 
     @cached_property
@@ -428,14 +427,13 @@ class IntervalStop(WithoutClasses, KeptInFiles):
         W, most = failures.first(), 0.0 if self.side == "both" else np.inf
         found = {"W": W, "rounded": failures.first(rounding, W)}
         found = {name: np.minimum(values, most) for name, values in found.items()}
-        target, delta = as_target(self.target), as_delta(self.delta)
-        allowed = allowed_by_failures(found, examples, target, delta)
+        allowed = allowed_by_failures(found, examples, self.exact_target, self.terms.delta)
         numbers = np.concatenate([opens, fails], axis=1)
         known = self.answer(), {"numbers": numbers}, examples, rounding, allowed
         return fit_thresholds(*known, reach=REACH * spread_of(numbers))
 
     def promise(self) -> str:
-        whole = coverage_promise(as_target(self.target), False, as_delta(self.delta))
+        whole = coverage_promise(self.exact_target, False, self.terms.delta)
         return whole.replace("the true class", "the true number")
 
 

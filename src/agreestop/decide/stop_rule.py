@@ -38,6 +38,7 @@ from agreestop.common import (
     check_finite,
     is_number,
     read_npz,
+    set_fields,
 )
 from agreestop.common.levels import (
     REACH,
@@ -97,10 +98,9 @@ class Risks(Inputs):
                 "risk holds nan, or a number that is too large: give numbers of at most "
                 f"{LARGEST_RISK:g} in size, or inf."
             )
-        object.__setattr__(self, "risk", risk)
-        steps = range(1, risk.shape[1] + 1)
-        object.__setattr__(self, "times", as_times(self.times or steps, risk.shape[1], "risk"))
-        object.__setattr__(self, "ids", as_ids(self.ids, len(risk)))
+        n, steps = risk.shape
+        times = as_times(self.times or range(1, steps + 1), steps, "risk")
+        set_fields(self, risk=risk, times=times, ids=as_ids(self.ids, n))
         if self.loss is None:
             return
         loss = as_floats(self.loss, "loss")
@@ -111,7 +111,7 @@ class Risks(Inputs):
         check_finite(loss, "loss")
         if loss.min() < 0:
             raise InputError(f"loss holds {loss.min():g}: give losses of at least 0.")
-        object.__setattr__(self, "loss", loss)
+        set_fields(self, loss=loss)
 
     @property
     def cells(self) -> Floats:
@@ -196,12 +196,12 @@ class StopRule(WithoutClasses, KeptInFiles):
                     f"max_loss is {in_words(most)}: it must lie strictly between 0 and "
                     f"largest_loss, {self.largest_loss:g}, for example 0.05."
                 )
-            object.__setattr__(self, "max_loss", most)
+            set_fields(self, max_loss=most)
         elif self.largest_loss != 1:
             raise InputError("a target is for losses of 0 and 1: leave out largest_loss.")
         else:
-            object.__setattr__(self, "target", as_target(self.target or 0))
-        object.__setattr__(self, "delta", as_delta(self.delta))
+            set_fields(self, target=as_target(self.target or 0))
+        set_fields(self, delta=as_delta(self.delta))
         self.check_checkpoints()
 
     @cached_property
@@ -367,8 +367,8 @@ class StopRule(WithoutClasses, KeptInFiles):
         end = reduced["fails_end"]
         # A wrong last answer is a miss at λ = -∞ even where a risk of -∞ stops every λ above it.
         W = np.minimum(Failures(opens, reduced["fails"], end).first(rounding), end)
-        target, delta = as_target(self.target), as_delta(self.delta)
-        return partial(allowed_threshold, W, examples.conditions, target=target, delta=delta)
+        known, target, delta = examples.conditions, self.exact_target, self.terms.delta
+        return partial(allowed_threshold, W, known, target=target, delta=delta)
 
     def _allowed_by_losses(
         self, opens: Floats, losses: Integers, rounding: Rounding | None
@@ -400,9 +400,9 @@ class StopRule(WithoutClasses, KeptInFiles):
         if self.max_loss is not None:
             most = in_words(Fraction(self.max_loss))
             return f"the mean loss of an input is at most {most}, {draw}. {ends}"
-        alpha = in_words(1 - as_target(self.target or 0))
+        alpha = in_words(1 - self.exact_target)
         wrong = f"is answered wrongly with probability at most {alpha}"
-        if (delta := as_delta(self.delta)) is None:
+        if (delta := self.terms.delta) is None:
             return f"an input {wrong}, {draw}. {ends}"
         sure = f"with probability at least {in_words(1 - delta)} over the draw of the calibration"
         iid = "calibration and new examples must be i.i.d."

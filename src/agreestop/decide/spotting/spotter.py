@@ -43,7 +43,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import Floats, InputError, Integers, KeptInFiles, as_count, warn_user
+from agreestop.common import (
+    Floats,
+    InputError,
+    Integers,
+    KeptInFiles,
+    as_count,
+    set_fields,
+    warn_user,
+)
 from agreestop.common.errors import quoted
 from agreestop.common.levels import REACH, Rounding, Target, as_exact, as_target, in_gap, in_words
 
@@ -146,7 +154,7 @@ class Spotter(KeptInFiles):
         for field in fields(self):  # files hold no numbers of numpy
             if isinstance(value := getattr(self, field.name), np.generic):
                 plain = float(str(value)) if isinstance(value, np.floating) else value.item()
-                object.__setattr__(self, field.name, plain)
+                set_fields(self, **{field.name: plain})
         as_count(self.cap, "cap")
         as_count(self.rest, "rest", least=0)
         as_count(self.within, "within", least=0)
