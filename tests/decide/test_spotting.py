@@ -484,6 +484,18 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ag.Spotter(0.1).calibrate(example()).evaluate([np.zeros(9)], confidence=2),
         "confidence is 2",
     ),
+    "confidence in words": (
+        lambda: ag.Spotter(0.1).calibrate(example()).evaluate(np.eye(40)[5:9], confidence="0.9"),
+        "confidence is '0.9'",
+    ),
+    "a score that no float holds": (
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(10**400),
+        "give one number for each step",
+    ),
+    "several clocks": (
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.1, step=np.array([0, 1])),
+        "where step 0 is next",
+    ),
     "not calibrated": (lambda: ag.Spotter(0.1).stream(), "not calibrated yet"),
     "used recordings": (
         lambda: ag.Spotter(0.1).calibrate(example()).evaluate(example()),

@@ -547,7 +547,13 @@ def _check_loaded(spotter: CalibratedSpotter) -> CalibratedSpotter:
 
 def check_clock(step: int | None, index: int) -> None:
     """Refuse a step that is not the next one."""
-    if step is not None and step != index:
+    if step is None:
+        return
+    try:
+        is_next = bool(step == index)
+    except (TypeError, ValueError, RuntimeError):  # arrays and tensors of several numbers
+        is_next = False
+    if not is_next:
         raise InputError(
             f"step is {quoted(step)} where step {index} is next: push every step once and in "
             "order, or open a new stream after a jump of the clock."
@@ -586,7 +592,7 @@ class SpotterStream:
         """
         try:
             score = float(score)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(
                 f"score is {quoted(score)} at step {self.index}: give one number for each step."
             ) from None
