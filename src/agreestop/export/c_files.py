@@ -175,7 +175,7 @@ def export_parts(
     check_folder(path)
     check_rule(rule, engine, ensemble.options(any_engine=any_engine, any_members=any_members))
     known = exported_rule(rule)
-    members = exported_members(engine, int(known.members[-1]))
+    members = exported_members(ensemble, engine, int(known.members[-1]))
     steps = int(checkpoint_steps(rule, engine, None)[-1])
     if steps > LARGEST:
         raise InputError(
