@@ -474,7 +474,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         answer, gate = self.answer(examples.conditions.final), self.gate
         rounding, width = self.rounding(examples.rounding), 0.0
         if self.break_ties:
-            width = tie_width(reduced, rounding)
+            width = tie_width(rounding)
             reduced = with_broken_ties(reduced, width, self.seed)
         if self.accumulated:
             if examples.conditions.used:

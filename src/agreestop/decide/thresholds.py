@@ -62,6 +62,7 @@ from .confidence import uniforms
 from .rule_files import reads_old
 
 TIES = 0.02  # width of the random numbers that break ties: 2 % of a risk, as risks are logarithms
+ORDINARY = 8.0  # the size of a log-risk that breaking ties allows for
 OF_A_DEPTH = ("W", "rounded", "lowest", "highest")
 """What calibration needs of an example for one depth."""
 LARGEST_SUM = 2**62  # sums of whole numbers stay inside 64 bits
@@ -137,11 +138,12 @@ def spread_of(numbers: Floats) -> float:
     return float(high - low)
 
 
-def tie_width(reduced: dict[str, NDArray[Any]], rounding: Rounding) -> float:
-    """The width of the interval of random numbers that break ties: far above the rounding."""
-    numbers = reduced["numbers"]
-    sizes = np.abs(numbers[np.isfinite(numbers)])
-    return max(TIES, 32 * rounding.largest(-float(sizes.max(initial=0.0))))
+def tie_width(rounding: Rounding) -> float:
+    """The width of the interval of random numbers that break ties: far above the rounding.
+
+    It does not depend on the examples, since a new input would then not be exchangeable with them.
+    """
+    return max(TIES, 32 * rounding.largest(-ORDINARY))
 
 
 def with_broken_ties(

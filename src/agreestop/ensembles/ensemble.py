@@ -39,10 +39,9 @@ from agreestop.common import (
     warn_of_time_last,
 )
 from agreestop.decide.leakage import TrainingRows
-from agreestop.engines.choice import choose_engine
 from agreestop.engines.inputs import check_device
 from agreestop.engines.protocol import Engine
-from agreestop.engines.runner import Runner
+from agreestop.engines.runner import Runner, choose_engine
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, ResNet18, SpikingNetwork
 from agreestop.networks.digests import Runnable, network_settings

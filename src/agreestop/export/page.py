@@ -119,7 +119,7 @@ def to_page(
                 "its own calibration."
             )
     known = [exported_rule(rule) for rule in everyone]
-    members = exported_members(engine, max(int(rule.members[-1]) for rule in known))
+    members = exported_members(ensemble, engine, max(int(rule.members[-1]) for rule in known))
     if any(
         layer.convolves or layer.geometry["neuron"] or layer.geometry["recurrent"]
         for layers in members

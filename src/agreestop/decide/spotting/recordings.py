@@ -149,6 +149,11 @@ class Recordings:
         counts = np.bincount(units).tolist()
         return [Fraction(1, counts[unit]) for unit in units.tolist()]
 
+    def with_events(self) -> Self:
+        """The recordings in which events are marked."""
+        rows = [row for row in range(len(self)) if len(self.marked(row))]
+        return self.rows(np.array(rows, dtype=np.int64))
+
     def marked(self, row: int) -> Integers:
         """The events (E, 2) of one recording."""
         return np.empty((0, 2), dtype=np.int64) if self.events is None else self.events[row]

@@ -22,9 +22,11 @@ count, and an alarm there rests over scores that would be false alarms at a stri
 the count may fall as λ grows, and the proof needs it to rise. (Without events it rises by itself:
 the first score above θ, the first after its rest and so on are the most that can be chosen.)
 
-"Not found within D steps" is safe on the other side. M_i(θ), the largest share of the events of
-recording i missed at any bolder threshold, gives θ_det = sup{ θ : (Σ_i M_i(θ) + 1)/(n + 1) ≤ β }.
-Both promises hold for every threshold from -λ up to, but not at, θ_det.
+"Not found within D steps" is safe on the other side. Only the n' recordings with events count,
+since others would promise that nothing is missed where nothing can be. M_i(θ), the largest share of
+the events of recording i missed at any bolder threshold, gives
+θ_det = sup{ θ : (Σ_i M_i(θ) + 1)/(n' + 1) ≤ β }. Both promises hold for every threshold from -λ up
+to, but not at, θ_det.
 
 Thresholds lie in gaps (see `thresholds`): every smaller λ keeps the first promise. A shift of the
 scores of a recording by up to η moves every level by η; without events that covers every rounding.
@@ -105,7 +107,8 @@ class Spotter(KeptInFiles):
         Steps without an alarm after an alarm: after one at step i the next is at i + rest + 1 at
         the earliest.
     missed : float, str or Fraction, optional
-        A second promise: the mean share of the events of a recording that are not found.
+        A second promise: the mean share of its events that are not found in a recording with
+        events.
     within : int
         An alarm from its start to fewer than this many steps after its end finds an event.
     per : {"recording", "hour"}
@@ -248,7 +251,7 @@ class Spotter(KeptInFiles):
         kth = -crossing(-np.concatenate(levels), weights, self._budget(data))
         scores = np.concatenate(data.scores)
         threshold = _above(kth, scores)
-        limit = None if self.missed is None else self._limit(data)
+        limit = None if self.missed is None else self._limit(data.with_events())
         if limit is not None:
             eta = Rounding().largest(kth) if np.isfinite(kth) else 0.0
             threshold = threshold if threshold < limit - eta else kth + eta
@@ -293,13 +296,14 @@ class Spotter(KeptInFiles):
             )
         if self.missed is None:
             return
-        if not any(len(data.marked(row)) for row in range(len(data))):
+        some = data.with_events()
+        if not len(some):
             raise InputError("missed is given without events: mark the events of the recordings.")
         missed = as_target(self.missed)
-        if many < (least := math.ceil(1 / missed) - 1):
+        if some.count < (least := math.ceil(1 / missed) - 1):
             raise InputError(
-                f"{many} {what} cannot promise that at most {in_words(missed)} of the events are "
-                f"missed: at least {least} are needed (1 / missed - 1)."
+                f"{some.count} {what} with events cannot promise that at most {in_words(missed)} "
+                f"of the events are missed: at least {least} are needed (1 / missed - 1)."
             )
 
     def _check_hours(self, data: Recordings) -> None:
@@ -320,7 +324,7 @@ class Spotter(KeptInFiles):
             )
 
     def _limit(self, data: Recordings) -> float:
-        """θ_det, which every threshold must be below."""
+        """θ_det, which every threshold must be below, from recordings with events."""
         assert self.missed is not None
         levels, weights = [], []
         for row, scores in enumerate(data.scores):
@@ -415,6 +419,11 @@ class CalibratedSpotter(KeptInFiles):
     def guarantee(self) -> str:
         """What is promised, in words."""
         spotter = self.spotter
+        if self.threshold < self.kth_value:
+            return (
+                f"nothing is promised of false alarms: the threshold, {self.threshold:g}, is below "
+                f"the least one that keeps the promise, {self.kth_value:g}."
+            )
         most, cap = in_words(spotter.allowed), spotter.cap
         new = "a recording" if self.people is None else "a recording of a new person"
         words = f"{new} has on average at most {most} false alarms (at most {cap} are counted)"
@@ -430,10 +439,11 @@ class CalibratedSpotter(KeptInFiles):
         if self.people is not None:
             draw = "people and of a new person exchangeable with them"
         found = ""
-        if spotter.missed is not None:
+        if spotter.missed is not None and self.limit is not None and self.threshold < self.limit:
             found = (
-                f" The mean share of events that are not found within {spotter.within} steps after "
-                f"their end is at most {in_words(as_target(spotter.missed))}."
+                f" In {new} with events, the mean share of them that are not found within "
+                f"{spotter.within} steps after their end is at most "
+                f"{in_words(as_target(spotter.missed))}."
             )
         return f"{words}, over the draw of the calibration {draw}.{found}"
 
@@ -517,7 +527,7 @@ class CalibratedSpotter(KeptInFiles):
         return evaluate_alarms(*known, hours, confidence, per == IN_AN_HOUR)
 
     def with_threshold(self, threshold: float) -> Self:
-        """The spotter with another threshold, which carries no promise unless it is stricter."""
+        """The spotter with another threshold; `guarantee` says what it still promises."""
         wrong = isinstance(threshold, (bool, np.bool_)) or not isinstance(threshold, Real)
         if wrong or math.isnan(threshold):
             raise InputError(f"threshold is {quoted(threshold)}: give a number.")
@@ -537,7 +547,13 @@ def _check_loaded(spotter: CalibratedSpotter) -> CalibratedSpotter:
 
 def check_clock(step: int | None, index: int) -> None:
     """Refuse a step that is not the next one."""
-    if step is not None and step != index:
+    if step is None:
+        return
+    try:
+        is_next = bool(step == index)
+    except (TypeError, ValueError, RuntimeError):  # arrays and tensors of several numbers
+        is_next = False
+    if not is_next:
         raise InputError(
             f"step is {quoted(step)} where step {index} is next: push every step once and in "
             "order, or open a new stream after a jump of the clock."
@@ -576,7 +592,7 @@ class SpotterStream:
         """
         try:
             score = float(score)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(
                 f"score is {quoted(score)} at step {self.index}: give one number for each step."
             ) from None

@@ -31,10 +31,11 @@ from .layout import (
     NO_VALUES,
     Block,
     FlatNetwork,
+    LayerPlan,
     aligned,
-    flatten_network,
     flatten_plans,
     load_kernels,
+    plan_network,
 )
 from .live import EventDrivenFiltered, EventDrivenLive, EventDrivenSlots
 from .rows import RowRun
@@ -45,6 +46,11 @@ BLOCK_PAIRS = 8192
 # at most, since the state of the rows shares the second-level cache with the weights of the tile
 BLOCK_STEPS = 128
 BLOCK_BYTES = 1 << 26
+
+
+def plan_layers(network: SpikingNetwork | GraphNetwork) -> list[LayerPlan]:
+    """The layers of a network as the engine packs them; an InputError where there are none."""
+    return plan_chain(network) if isinstance(network, GraphNetwork) else plan_network(network)
 
 
 @final
@@ -86,18 +92,10 @@ class EventDriven:
         self.precision = precision
         self.threads = cores() if threads is None else as_count(threads, "threads")
         self.input_shape, self.repeats = tuple(config.input_shape), network.repeats
-        if isinstance(network, GraphNetwork):
-            self._network = flatten_plans(plan_chain(network), precision, real_input=True)
-        else:
-            self._network = flatten_network(network, precision)
+        self._network = flatten_plans(plan_layers(network), precision, network.real_input)
         self.members, self.classes = self._network.members, self._network.classes
 
     __repr__ = describe
-
-    @property
-    def network(self) -> FlatNetwork:
-        """The members as the kernels read them: geometry, weights as they are stored, constants."""
-        return self._network
 
     def chunk_steps(self, rows: int) -> int:
         return CHUNK_STEPS
