@@ -664,7 +664,7 @@ class NodeOfTree(StopsOnRisk, KeptInFiles):
         return Evidence(evidence.values, self._risks(evidence.values)[..., self.depth])
 
     def _risks(self, values: Floats) -> Floats:
-        """r_d, (..., D + 1); a rise within float64 rounding is none."""
+        """r_d, (..., D + 1); a rise within float64 rounding does not count."""
         risks = values.min(axis=-1)
         for depth in range(1, risks.shape[-1]):
             above = risks[..., depth - 1]

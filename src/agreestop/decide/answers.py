@@ -409,7 +409,7 @@ class VoteRisk(OpenRisk, KeptInFiles):
         """Learn a risk from tuning rows. Calibration and test must not use these rows.
 
         It is the Beta criterion, corrected by one sign of whose weight the rows decide: whether the
-        other answers cost more than those of the leader, or without costs how long the leader has
+        other answers cost more than the leader's, or without costs how long the leader has
         come without a break.
 
         Parameters
@@ -480,7 +480,7 @@ class LearnedVotes(OpenRisk, KeptInFiles):
     weight : float
         Of the sign, learned where early votes were split.
     with_cost : bool
-        Whether the sign is that of costs.
+        Whether the sign is about costs.
     times : (M,), optional
         The numbers of samples it was learned for.
     rows : optional

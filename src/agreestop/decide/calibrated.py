@@ -293,8 +293,8 @@ class CalibratedRule(KeptInFiles):
             )
         elif lengths is not None and not known and (lengths < self.checkpoints[-1]).any():
             words = (
-                "some inputs end early, and those of calibration did not, so the promise does not "
-                "cover them: calibrate on scores with lengths."
+                "some inputs end early, and the calibration inputs did not, so the promise does "
+                "not cover them: calibrate on scores with lengths."
             )
         else:
             return
@@ -760,7 +760,7 @@ BEHIND = ", behind "
 
 
 def check_heard(what: str, known: str, given: str) -> None:
-    """Refuse windows of streams that were made otherwise than those of calibration.
+    """Refuse windows of streams that were made otherwise than the windows of calibration.
 
     An empty text is an unknown one, and so is what it does not say of the spotter.
     """

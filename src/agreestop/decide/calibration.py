@@ -338,7 +338,7 @@ class Uncalibrated(Rule):
             dQ/dP of each input, none above max_weight: the promise under the shifted distribution.
         people : array (n,), optional
             The person (patient, sensor, recording) of each row: the promise is for a row of a new
-            person, people counting equally. Rows of one person need not look like another's.
+            person, people counting equally. Rows of two people may differ.
         for_people : float, optional
             With people: for this share of new people, at most a share 1 - target of their answers
             misses.
@@ -351,8 +351,8 @@ class Uncalibrated(Rule):
         -----
         Warns if n is too small for the rule ever to exclude a label, and if labels and columns of
         the scores are not in the same order. `notes` of what it returns say if the labels come in
-        blocks, as in rows that were not shuffled before they were divided, and if so many
-        checkpoints make the rule stop much later than four of them.
+        blocks, as in rows that were not shuffled before they were divided, and if the rule stops
+        much later with all its checkpoints than with four of them.
         """
         if isinstance(labels, str) and labels != "final":
             raise InputError(
@@ -377,7 +377,7 @@ class Uncalibrated(Rule):
 class WithoutClasses(Uncalibrated):
     """A rule whose inputs have losses or numbers in place of classes.
 
-    Its checkpoints are those of the calibration data if none are given.
+    Without checkpoints of its own, it takes the times of the calibration data.
     """
 
     max_set_size = 1

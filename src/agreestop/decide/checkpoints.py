@@ -357,7 +357,7 @@ def run_rounds(
 def in_rounds(
     index: Integers, inputs: Integers, where: Integers
 ) -> Iterator[tuple[Index, Integers, Integers]]:
-    """Rounds over inputs (n,) at checkpoints (n,), where those of an input come in their order.
+    """Rounds over inputs (n,) at checkpoints (n,), where the checkpoints of an input come in order.
 
     They are sorted once, so a round costs the same however many there are.
     """

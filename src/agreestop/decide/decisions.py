@@ -2,7 +2,7 @@
 
     coverage     share of inputs whose answer holds the label
     kept         share of inputs for which the promise is kept: the answer holds what it is about,
-                 the label or the final class, or there is none. Without abstentions it is the
+                 the label or the final class, or there is no answer. Without abstentions it is the
                  coverage, or the agreement
     latency      mean stopping time; normalized_latency the same over the last checkpoint's time
     set_size     mean number of classes in an answer
@@ -217,7 +217,7 @@ class Decisions:
         For rules with a tree: what names the nodes that are answered.
     depth_index, depth_sets : (n, D) and (n, D, C)
         With a tree and depth="each": the checkpoint and the set of the first answer at each depth.
-        An input stops when it has all of them, and `sets` are those of the deepest. `by_depth` are
+        An input stops when it has all of them, and `sets` are the deepest ones. `by_depth` are
         the same as one `Decisions` for each depth.
 
     Examples
@@ -319,7 +319,7 @@ class Decisions:
     def width(self) -> Floats:
         """The width of each interval, (n,), of an `IntervalStop`."""
         if self.lower is None or self.upper is None:
-            raise InputError("these decisions are not intervals: width is that of an IntervalStop.")
+            raise InputError("these decisions are not intervals: only an IntervalStop has a width.")
         return self.upper - self.lower
 
     @property
@@ -415,7 +415,7 @@ class Group:
     name
         The name of a class, a block, a group or a person.
     coverage, latency, normalized_latency, set_size, cost, agreement, answered, wrong, width, kept
-        Those of `Evaluation`, over these inputs alone.
+        As in `Evaluation`, over these inputs alone.
 
     Examples
     --------

@@ -237,7 +237,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
     target : float, str or Fraction
         The probability that the interval holds the true number.
     checkpoints : sequence of float, optional
-        Times at which the rule may stop; those of the calibration numbers if none are given.
+        Times at which the rule may stop; the times of the calibration numbers unless given.
     max_width : float
         For side "both": an interval must be narrower to stop early. The last one may be wider.
     side : {"both", "upper", "lower"}

@@ -159,7 +159,7 @@ class LogLoss(Score, KeptInFiles):
 
 
 def _pooled(data: Scores, pooling: MergeConfidence) -> Iterator[tuple[Floats, Floats]]:
-    """Pooled log-confidences (n, C) at each checkpoint, and those of the labels, (n,)."""
+    """Pooled log-confidences (n, C) at each checkpoint, and of these the labels' own, (n,)."""
     rows, labels = np.arange(len(data)), labels_of(data)
     for index in range(len(data.times)):
         pooled = pooling.pool(at_checkpoint(data, index))

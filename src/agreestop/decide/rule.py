@@ -184,7 +184,7 @@ class Rule(ABC):
 
     @abstractmethod
     def rounding(self, base: Rounding) -> Rounding:
-        """How far numbers of one input may differ between runs, from that of log-confidences."""
+        """How far numbers of one input differ between runs, where log-confidences do by `base`."""
 
     @abstractmethod
     def promise(self) -> str:
@@ -252,7 +252,7 @@ class Rule(ABC):
     def answer(self, final: bool = False) -> Any:
         """What is answered, for rules that answer the best classes."""
         raise InputError(
-            f"the rule is a {type(self).__name__}: the front is that of AgreeStop, so give one."
+            f"the rule is a {type(self).__name__}, and only AgreeStop has a front: give one."
         )
 
     @property

@@ -138,7 +138,7 @@ class StopRule(WithoutClasses, KeptInFiles):
     target : float, str or Fraction, optional
         For losses in {0, 1}: the probability that an input is not wrong.
     checkpoints : sequence of float, optional
-        Times at which the rule may stop; those of the calibration risks if none are given.
+        Times at which the rule may stop; the times of the calibration risks unless given.
     max_loss : float, optional
         In place of a target: the mean loss that is promised.
     largest_loss : float

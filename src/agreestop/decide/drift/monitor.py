@@ -353,7 +353,7 @@ class DriftMonitor:
         return self._proceed()
 
     def _level(self) -> float:
-        """The share of misses that is watched for, or a sentence why there is none."""
+        """The share of misses that is watched for; where there is no share, a sentence says why."""
         if self.level is None:
             raise InputError(self._promise.reason[0].upper() + self._promise.reason[1:])
         return self.level

@@ -139,7 +139,7 @@ class GiveUp(KeptInFiles):
         risk : Risk
             `TopMass()` unless another is given, such as the gate of the rule.
         people : array (n,), optional
-            The person of each row: the share is then that of rows of new people.
+            The person of each row: the share is then about rows of new people.
         seed : int
             Which half of the rows, or of the people, fits the curves of hope.
         """

@@ -5,8 +5,8 @@
 A schedule is the number of members at the first checkpoint and the time at which each other member
 joins. Families of such schedules are tried on the tuning split: some members for good, some and
 later all, members that join after waits that grow. From the best one a seeded random search moves
-the joins, and the shape of the threshold with them: e_t < λ·(t·k/(T·K))^power. Stops are those of
-AgreeStop with the mass outside the best classes as risk, with and without temperatures, which are
+the joins, and the shape of the threshold with them: e_t < λ·(t·k/(T·K))^power. Inputs stop as with
+AgreeStop, whose risk is the mass outside the best classes, with and without temperatures, which are
 fitted on the other half of the rows.
 """
 

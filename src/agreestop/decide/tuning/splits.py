@@ -42,7 +42,7 @@ class PoolFigures:
     Attributes
     ----------
     coverage, normalized_latency, set_size, kept
-        Those of `Evaluation`.
+        As in `Evaluation`.
     work
         The mean number of member-steps.
 
