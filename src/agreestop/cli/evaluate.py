@@ -365,9 +365,7 @@ def _kept(row: Evaluation | Group) -> Estimate:
 
 
 def _interval(value: Estimate, digits: int = 3, between: str = " ") -> str:
-    if value.low != value.low:  # a single input has no interval
-        return f"{value:.{digits}f}"
-    return f"{value:.{digits}f}{between}[{value.low:.{digits}f}, {value.high:.{digits}f}]"
+    return value.in_words(f".{digits}f").replace(" [", f"{between}[")
 
 
 def _record(
