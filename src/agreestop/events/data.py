@@ -22,9 +22,9 @@ from agreestop.common import (
     Integers,
     ProgressCallback,
     as_labels,
-    is_integer,
     no_progress,
 )
+from agreestop.common.arrays import are_sizes
 
 from .container import Events, Inputs, RowIndex, as_inputs
 
@@ -229,11 +229,7 @@ def class_numbers(labels: Integers) -> tuple[str, ...]:
 
 def as_sizes(sizes: Sequence[int]) -> Sizes:
     """How many inputs training, tuning and the pool have: three integers of at least 1."""
-    if (
-        not isinstance(sizes, (tuple, list))
-        or len(sizes) != 3
-        or not all(is_integer(size) and size >= 1 for size in sizes)
-    ):
+    if not are_sizes(sizes, 3):
         raise InputError(
             f"sizes is {sizes!r}: give how many inputs training, tuning and the pool have, for "
             "example (700, 100, 200)."
