@@ -394,6 +394,13 @@ def input_shape(x: ArrayLike | Events) -> tuple[int, ...]:
     return tuple(as_inputs(x).shape)
 
 
+def density_of(inputs: Inputs) -> float:
+    """The share of cells that are not zero, over all inputs and steps."""
+    if isinstance(inputs, Events):
+        return inputs.density
+    return float(np.count_nonzero(inputs) / max(1, inputs.size))
+
+
 def dense_rows(x: ArrayLike | Events, index: RowIndex) -> NDArray[Any]:
     """Some rows (b, T, ...) of inputs, dense or sparse, as a dense array; `index` is that of
     `Events.rows`.

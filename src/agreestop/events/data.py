@@ -26,7 +26,7 @@ from agreestop.common import (
 )
 from agreestop.common.arrays import are_sizes
 
-from .container import Events, Inputs, RowIndex, as_inputs
+from .container import Events, Inputs, RowIndex, as_inputs, density_of
 
 NUMBERS = (np.bool_, np.uint8, np.float32)
 PARTS = ("training", "tuning", "pool")
@@ -95,9 +95,7 @@ class EventData:
     @property
     def density(self) -> float:
         """The share of cells that are not zero, over all inputs and steps."""
-        if isinstance(self.inputs, Events):
-            return self.inputs.density
-        return float(np.count_nonzero(self.inputs) / max(1, self.inputs.size))
+        return density_of(self.inputs)
 
     @property
     def steps(self) -> int:
