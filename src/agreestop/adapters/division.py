@@ -99,9 +99,7 @@ class Division:
         """Which of the fitting rows are no copies of calibration rows."""
         return ~np.isin(self.ids[self.fitting], self.ids[self.calibration])
 
-    def calibrate(
-        self, rule: Any, examples: Any, rows: Integers, for_people: Target | None
-    ) -> Any:
+    def calibrate(self, rule: Any, examples: Any, rows: Integers, for_people: Target | None) -> Any:
         """The rule, calibrated on the examples of these rows."""
         persons = None if self.people is None else self.people[rows]
         calibrated = rule.calibrate(examples, people=persons, for_people=for_people)

@@ -38,6 +38,7 @@ from .arrays import (
     joined_members,
     mix,
     name_groups,
+    set_fields,
     with_axis,
 )
 from .axes import check_series, time_last, warn_of_time_last
@@ -153,6 +154,7 @@ __all__ = [
     "read_shapes",
     "read_text",
     "run_tasks",
+    "set_fields",
     "time_last",
     "warn_of_time_last",
     "warn_user",

@@ -564,6 +564,12 @@ def columns_of(
     return [columns[time] for time in wanted]
 
 
+def set_fields(result: object, **values: object) -> None:
+    """Set fields of a frozen dataclass while it is made."""
+    for name, value in values.items():
+        object.__setattr__(result, name, value)
+
+
 def join_parts(parts: Sequence[Result], axis: int = 0) -> Result:
     """Arrays, or results with arrays as fields, one after the other along the inputs (axis 0),
     the steps (1) or the members (2). None if any part is None.

@@ -32,6 +32,7 @@ from agreestop.common import (
     as_seed,
     is_integer,
     is_number,
+    set_fields,
 )
 from agreestop.common.levels import (
     UNIT,
@@ -75,7 +76,6 @@ from .thresholds import (
     check_costs,
     fit_thresholds,
     reduce_costs,
-    reduce_to_failures,
     refuse_never,
     tie_width,
     with_broken_ties,
@@ -201,7 +201,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if self.gate is not None:
             self._use_gate(self.gate)
         self.risk.check_size(self.max_set_size)
-        object.__setattr__(self, "risk", self.risk.cut(as_checkpoints(self.checkpoints)))
+        set_fields(self, risk=self.risk.cut(as_checkpoints(self.checkpoints)))
         if not (is_number(self.trim) and 0 <= self.trim <= 1):
             raise InputError(f"trim is {self.trim!r}: give a share of the threshold, from 0 to 1.")
         if self.fill and self.trim not in (0, 1):
@@ -221,8 +221,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                     "a promise about loss is a mean over calibration draws: leave out delta, or "
                     "give a target."
                 )
-            object.__setattr__(self, "loss", as_loss(self.loss))
-            object.__setattr__(self, "max_loss", as_max_loss(self.max_loss, self.loss))
+            loss = as_loss(self.loss)
+            set_fields(self, loss=loss, max_loss=as_max_loss(self.max_loss, loss))
         abstains(self.at_end)
         if self.accumulated:
             if self.delta is None or self.gate or self.class_conditional or self.loss is not None:
@@ -234,10 +234,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 raise InputError(
                     'accumulated=True is a promise about answers alone: leave out at_end="abstain".'
                 )
-            self.risk.own_limit(1 - as_target(self.target or 0))
+            self.risk.own_limit(1 - self.exact_target)
             if self.break_ties:
                 raise InputError("accumulated=True has no proof with break_ties: leave one out.")
-        object.__setattr__(self, "seed", as_seed(self.seed))
+        set_fields(self, seed=as_seed(self.seed))
         if self.risk.reads_answers:
             self._check_open()
         if self.tree is not None:
@@ -293,8 +293,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 "a rule with a gate uses the risk of the gate: give the risk to Gate.fit, and "
                 "leave it out here."
             )
-        object.__setattr__(self, "gate", gate.cut(as_checkpoints(self.checkpoints)))
-        object.__setattr__(self, "risk", self.gate)
+        set_fields(self, gate=gate.cut(as_checkpoints(self.checkpoints)))
+        set_fields(self, risk=self.gate)
 
     def read(
         self, given: Any, labels: ArrayLike | None = None, times: Sequence[float] | None = None
@@ -369,8 +369,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 raise InputError(
                     "a rule with give_up uses its risk: give the risk, or the gate, to GiveUp.fit."
                 )
-            object.__setattr__(self, "risk", risk.cut(checkpoints))
-        object.__setattr__(self, "give_up", replace(give_up.cut(checkpoints), risk=None))
+            set_fields(self, risk=risk.cut(checkpoints))
+        set_fields(self, give_up=replace(give_up.cut(checkpoints), risk=None))
 
     @cached_property
     def terms(self) -> Terms:
@@ -396,14 +396,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return self.give_up.rows.also(tuned)
 
     @property
-    def _target(self) -> Fraction:
-        assert self.target is not None
-        return as_target(self.target)
-
-    @property
     def _delta(self) -> Fraction | None:
         """δ, divided among the blocks of a gate."""
-        delta = as_delta(self.delta)
+        delta = self.terms.delta
         return delta if delta is None or self.gate is None else delta / (len(self.gate.ends) + 1)
 
     @cached_property
@@ -465,11 +460,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             failures = answer.failures(evidence, labels, None, None)
             ends = {"fails": failures.fails, "fails_end": failures.fails_end}
             return found | {"opens": failures.opens} | ends
-        if self.tree is not None:
-            return found | answer.reduce(evidence, labels, rounding)
-        found |= reduce_to_failures(answer, evidence, labels, rounding)
+        found |= answer.reduce(evidence, labels, rounding)
         if self.give_up is not None:  # in another run an input may just not be given up
-            found["rounded"] = reduce_to_failures(answer, may_run, labels, rounding)["rounded"]
+            found["rounded"] = answer.reduce(may_run, labels, rounding)["rounded"]
         return found
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
@@ -483,7 +476,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         answer, gate = self.answer(examples.conditions.final), self.gate
         rounding, width = self.rounding(examples.rounding), 0.0
         if self.break_ties:
-            width = tie_width(reduced, rounding)
+            width = tie_width(rounding)
             reduced = with_broken_ties(reduced, width, self.seed)
         if self.accumulated:
             if examples.conditions.used:
@@ -491,10 +484,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                     f"accumulated=True has no promise with {examples.conditions.used}: leave them "
                     "out."
                 )
-            limit = self.risk.own_limit(1 - self._target)
-            return accumulate(answer, reduced, limit, self._target, self._delta)
+            limit = self.risk.own_limit(1 - self.exact_target)
+            return accumulate(answer, reduced, limit, self.exact_target, self._delta)
         if self.loss is None:
-            allowed = allowed_by_failures(reduced, examples, self._target, self._delta)
+            allowed = allowed_by_failures(reduced, examples, self.exact_target, self._delta)
         else:
             allowed = allowed_by_costs(reduced, self.loss, Fraction(self.max_loss or 0))
         known = answer, reduced, examples, rounding, allowed, self.class_conditional, gate
@@ -516,14 +509,14 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 "class."
             )
         elif self.accumulated:
-            sure = in_words(1 - as_target(self.delta or 0))
+            sure = in_words(1 - (self.terms.delta or 0))
             return (
                 f"with probability at least {sure} over the draw of the calibration examples, for "
                 "every time, the answers that came by then hold the true class with probability at "
-                f"least {in_words(self._target)}; calibration and new examples must be i.i.d."
+                f"least {in_words(self.exact_target)}; calibration and new examples must be i.i.d."
             )
         else:
-            words = coverage_promise(self._target, self.class_conditional, as_delta(self.delta))
+            words = coverage_promise(self.exact_target, self.class_conditional, self.terms.delta)
         if self.tree is not None:
             words += self._about_depths
         if abstains(self.at_end):
@@ -564,7 +557,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if self.loss is not None and self.max_loss is not None:
             largest = Fraction(str(float(self.loss.max())))
             return math.ceil(largest / Fraction(self.max_loss)) - 1
-        return least_n(self._target, self._delta)
+        return least_n(self.exact_target, self._delta)
 
     def best(self, evidence: Evidence) -> Integers:
         """The most probable class (b,); -1 where an offset of -∞ leaves no order."""

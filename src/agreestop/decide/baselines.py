@@ -19,6 +19,7 @@ from agreestop.common import (
     KeptInFiles,
     as_floats,
     is_number,
+    set_fields,
 )
 from agreestop.common.levels import Rounding, Target, as_target
 
@@ -122,7 +123,7 @@ class DCSNN(ConfidenceRule, KeptInFiles):
                 "grid must hold increasing confidences between 0 and 1, for example (0.5, 0.6, "
                 "0.7, 0.8, 0.9)."
             )
-        object.__setattr__(self, "grid", grid)
+        set_fields(self, grid=grid)
 
     @property
     def terms(self) -> Terms:
@@ -134,7 +135,7 @@ class DCSNN(ConfidenceRule, KeptInFiles):
         return {"top": confidence.max(axis=2), "right": right}
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
-        rows, target = np.arange(len(examples)), as_target(self.target)
+        rows, target = np.arange(len(examples)), self.exact_target
         best, chosen = -1, self.grid[0]
         for threshold in self.grid:
             reached = reduced["top"] >= math.log(threshold)

@@ -19,6 +19,7 @@ from agreestop.common import (
     columns_of,
     find_groups,
     join_parts,
+    set_fields,
     warn_user,
 )
 from agreestop.common.levels import UNIT, UNITS, in_words, quantile_rank
@@ -130,7 +131,7 @@ class CalibratedRule(KeptInFiles):
 
     def noting(self, *sentences: str) -> Self:
         """The rule with more notes before its own; empty ones are left out."""
-        object.__setattr__(self, "notes", (*filter(None, sentences), *self.notes))
+        set_fields(self, notes=(*filter(None, sentences), *self.notes))
         return self
 
     @property

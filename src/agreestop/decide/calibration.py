@@ -19,6 +19,7 @@ from agreestop.common import (
     Integers,
     as_checkpoints,
     join_parts,
+    set_fields,
     warn_user,
 )
 from agreestop.common.levels import Rounding, Target, as_target, in_words, least_n
@@ -64,7 +65,6 @@ from .scores import Scores, ScoresLike, labels_of
 from .thresholds import (
     allowed_by_failures,
     fit_thresholds,
-    reduce_to_failures,
     refuse_never,
 )
 
@@ -300,9 +300,7 @@ class Uncalibrated(Rule):
     decide, save, stream = refused("decide on"), refused("save"), refused("stream from")
 
     def examples_needed(self, K: int = 1) -> int:
-        terms = self.terms
-        assert terms.target is not None
-        return least_n(terms.target, terms.delta)
+        return least_n(self.exact_target, self.terms.delta)
 
     def __sklearn_clone__(self) -> Self:
         """A copy with the same settings: a rule holds nothing that calibration changes."""
@@ -388,7 +386,7 @@ class WithoutClasses(Uncalibrated):
         """Check the checkpoints, if there are any, and bring them to one form."""
         name = type(self).__name__
         if len(self.checkpoints):
-            object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
+            set_fields(self, checkpoints=as_checkpoints(self.checkpoints))
         if self.joined_members:
             raise InputError(f"checkpoints: {name} has no members to join, so give times.")
 
@@ -445,19 +443,19 @@ class ThresholdRule(Uncalibrated):
     def reduce(self, examples: LabelledEvidence) -> Reduced:
         answer, evidence = self.answer(examples.conditions.final), examples.evidence
         rounding = self.rounding(examples.rounding)
-        found = reduce_to_failures(answer, evidence, examples.labels, rounding)
+        found = answer.reduce(evidence, examples.labels, rounding)
         return {"numbers": answer.compared(evidence), **found}
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
         answer, rounding = self.answer(examples.conditions.final), self.rounding(examples.rounding)
-        allowed = allowed_by_failures(reduced, examples, as_target(self.target))
+        allowed = allowed_by_failures(reduced, examples, self.exact_target)
         policy = fit_thresholds(answer, reduced, examples, rounding, allowed)
         if not answer.always_right_at_end:
             refuse_never(policy)
         return policy
 
     def promise(self) -> str:
-        return coverage_promise(as_target(self.target), False, None)
+        return coverage_promise(self.exact_target, False, None)
 
     @property
     def one_threshold(self) -> bool:

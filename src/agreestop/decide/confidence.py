@@ -54,6 +54,7 @@ from agreestop.common import (
     as_floats,
     check_finite,
     is_integer,
+    set_fields,
     with_axis,
 )
 from agreestop.common.kept import KeptInFiles
@@ -449,7 +450,7 @@ class MergeConfidence(Pooling, KeptInFiles):
     by_rank: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "r", as_exponent(self.r))
+        set_fields(self, r=as_exponent(self.r))
 
     @property
     def words(self) -> str:
@@ -593,12 +594,12 @@ class MergePValues(Pooling, KeptInFiles):
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise InputError(f"form is {self.form!r}: choose one of {', '.join(FORMS)}.")
-        object.__setattr__(self, "r", FORMS[self.form](self.r))
         if self.table and self.form != "any":
             raise InputError(
                 f"table=True goes only with form='any': form {self.form!r} has one constant."
             )
-        object.__setattr__(self, "seed", as_count(self.seed, "seed", least=0))
+        seed = as_count(self.seed, "seed", least=0)
+        set_fields(self, r=FORMS[self.form](self.r), seed=seed)
 
     @property
     def words(self) -> str:
@@ -655,7 +656,7 @@ class MergeRanks(Pooling, KeptInFiles):
     r: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "r", as_exponent(self.r))
+        set_fields(self, r=as_exponent(self.r))
 
     @property
     def words(self) -> str:
@@ -754,7 +755,7 @@ class MergedRanks(KeptInFiles):
             table = np.log(np.arange(n + 2)) + math.log(factor) - math.log(float(self.level))
             if r and not math.isinf(r):  # infinite exponents compare ranks, without a table
                 table = np.expm1(r * table) / r
-        object.__setattr__(self, "_table", table)
+        set_fields(self, _table=table)
 
     def uniforms(self, count: int, first: int | None) -> Floats | None:
         """The uniform numbers (count, 1) of inputs first, first + 1, …; other forms have none."""
@@ -849,9 +850,7 @@ class PooledRanks(KeptInFiles):
         inside = np.empty(self.calibration.shape, dtype=np.int64)
         for cell in np.ndindex(*shape):
             inside[cell] = ranks(ordered[cell], self.calibration[cell] - eta[cell])
-        object.__setattr__(self, "_ordered", ordered)
-        object.__setattr__(self, "_ranks", inside)
-        object.__setattr__(self, "_table", self._integer_table(n))
+        set_fields(self, _ordered=ordered, _ranks=inside, _table=self._integer_table(n))
 
     def _integer_table(self, n: int) -> Integers:
         """g(u), u = 0..n+1, in integers."""

@@ -42,6 +42,7 @@ from agreestop.common import (
     find_groups,
     joined_members,
     name_groups,
+    set_fields,
 )
 from agreestop.common.errors import quoted
 from agreestop.common.estimates import Estimate
@@ -260,7 +261,7 @@ class Decisions:
 
     def __post_init__(self) -> None:
         if self.answered is None:
-            object.__setattr__(self, "answered", np.ones(len(self), dtype=bool))
+            set_fields(self, answered=np.ones(len(self), dtype=bool))
 
     @property
     def stop_time(self) -> Integers | Floats:

@@ -58,6 +58,7 @@ from agreestop.common import (
     as_max_set_size,
     check_finite,
     is_number,
+    set_fields,
 )
 from agreestop.common.levels import Rounding, Target, as_target
 
@@ -197,7 +198,7 @@ def fix_numbers(
             raise InputError(f"{name} holds {found:.3g} in size: give numbers up to {largest:g}.")
         if positive and not (values > 0).all():
             raise InputError(f"{name} holds {values.min():.6g}: every one must be greater than 0.")
-        object.__setattr__(owner, name, values)
+        set_fields(owner, **{name: values})
 
 
 class Fitted(ABC):
@@ -411,7 +412,7 @@ class ShapedOverTime(Generic[Base]):
     rows: TunedRows | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offsets", as_floats(self.offsets, "offsets"))
+        set_fields(self, offsets=as_floats(self.offsets, "offsets"))
 
     @property
     def tuned(self) -> TunedRows | None:

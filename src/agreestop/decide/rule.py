@@ -27,6 +27,7 @@ from agreestop.common import (
     as_max_set_size,
     join_parts,
     joined_members,
+    set_fields,
     warn_user,
 )
 from agreestop.common.levels import Rounding, Target, as_delta, as_target, in_words
@@ -153,6 +154,12 @@ class Rule(ABC):
     @abstractmethod
     def terms(self) -> Terms:
         """What is promised."""
+
+    @property
+    def exact_target(self) -> Fraction:
+        """The target exactly as written, of a rule that has one."""
+        assert self.terms.target is not None
+        return self.terms.target
 
     @property
     def tuned(self) -> TunedRows | None:
@@ -380,8 +387,7 @@ def validate(rule: Any, needs_target: bool = True) -> None:
         changes["target"] = as_target(rule.target)
     if "delta" in names:
         changes["delta"] = as_delta(rule.delta)
-    for name, value in changes.items():
-        object.__setattr__(rule, name, value)
+    set_fields(rule, **changes)
 
 
 def abstains(at_end: str) -> bool:

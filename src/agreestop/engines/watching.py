@@ -47,13 +47,9 @@ from agreestop.decide.calibrated import (
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
 from agreestop.decide.scores import Scores
-from agreestop.decide.spotting import (
-    CalibratedSpotter,
-    Detection,
-    Recordings,
-    check_clock,
-    hash_of,
-)
+from agreestop.decide.spotting import CalibratedSpotter, Detection, Recordings
+from agreestop.decide.spotting.recordings import hash_of
+from agreestop.decide.spotting.spotter import check_clock
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .protocol import Engine

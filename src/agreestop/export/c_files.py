@@ -47,6 +47,7 @@ WATCH = ("watch.h", "watch.c", "replay.h", "watch_replay.c", "Makefile")
 SPOTTER = ("spotter.h", "spotter.c")
 DATA = ("model.c", "rule_data.h", "spotter_data.h", "inputs.bin", "expected.csv", "sizes.h")
 WRITTEN = tuple(dict.fromkeys((*NETWORK, *RUN, *WATCH, *SPOTTER, *DATA)))
+MARKS = "agreestop.h", "answer.h", "spotter_data.h"  # of every export, by which it is recognised
 INPUTS_FORMAT = 1
 # names of precisions, by the type in which weights are stored
 WEIGHTS = {"float32": "float32", "uint16": "bfloat16", "int8": "int8"}
@@ -199,9 +200,7 @@ def check_folder(folder: Path) -> None:
     if folder.exists():
         make_folder(folder)  # a file in its place is refused
     taken = [name for name in WRITTEN if (folder / name).exists()]
-    if taken and not any(
-        (folder / name).exists() for name in ("agreestop.h", "answer.h", "spotter_data.h")
-    ):
+    if taken and not any((folder / name).exists() for name in MARKS):
         raise InputError(
             f"{folder} holds a {taken[0]} that is not of an export, which would be replaced: "
             "choose another folder."
@@ -218,21 +217,36 @@ def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
 
 
 def write_export(folder: Path, contents: dict[str, bytes]) -> None:
-    """Write the files, and remove those of an earlier export. sizes.h is written last.
+    """Write the files, and remove those of an earlier export. sizes.h is removed first and written
+    last.
 
-    Until it is there nothing compiles, so an interrupted export cannot be mixed up.
+    Until it is there nothing compiles, so an interrupted export cannot be mixed up. At any moment
+    one of `MARKS` is there, so it can be done again.
     """
     make_folder(folder)
-    for name in ("sizes.h", *(one for one in WRITTEN if one not in contents)):
-        try:
-            (folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"cannot replace {folder / name}: {error.strerror}; choose another folder."
-            ) from None
-    for name, content in sorted(contents.items(), key=lambda one: one[0] == "sizes.h"):
+    _remove(folder, "sizes.h")
+    for name in sorted(contents, key=lambda one: (one == "sizes.h", one not in MARKS)):
+        if name == "sizes.h":
+            _remove_others(folder, contents)
         with atomic_writer(folder / name) as stream:
-            stream.write(content)
+            stream.write(contents[name])
+    _remove_others(folder, contents)
+
+
+def _remove_others(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Remove the files of another export."""
+    for name in WRITTEN:
+        if name not in contents:
+            _remove(folder, name)
+
+
+def _remove(folder: Path, name: str) -> None:
+    try:
+        (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot replace {folder / name}: {error.strerror}; choose another folder."
+        ) from None
 
 
 def defines(guard: str, values: Mapping[str, int | str]) -> str:

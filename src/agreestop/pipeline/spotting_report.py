@@ -18,7 +18,8 @@ from matplotlib.ticker import PercentFormatter
 from agreestop.common import InputError, ProgressCallback, names_in, no_progress
 from agreestop.common.errors import no_calibration_warnings
 from agreestop.common.estimates import Estimate
-from agreestop.decide.spotting import RECORDING, Recordings, Spotter, as_seconds
+from agreestop.decide.spotting import Recordings, Spotter
+from agreestop.decide.spotting.spotter import RECORDING, as_seconds
 from agreestop.report.figures import ABOVE, BELOW, WIDE_PANEL, Panel, reach_of, tidy
 from agreestop.report.page import write_small_page
 

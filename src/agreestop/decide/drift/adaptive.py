@@ -35,9 +35,9 @@ from typing import Self
 
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError, as_count, is_number
+from agreestop.common import InputError, as_count, is_number, set_fields
 from agreestop.common.kept import KeptInFiles
-from agreestop.common.levels import as_target, in_words
+from agreestop.common.levels import in_words
 
 from ..calibrated import CalibratedRule, Session, try_out
 from ..decisions import Decision, Decisions
@@ -123,7 +123,7 @@ class AdaptiveRule:
                 'be wrong: calibrate with labels="final", or with at_end="abstain".'
             )
         self._start, self.rate = calibrated, float(rate)
-        self._alpha = 1 - as_target(calibrated.rule.terms.target or 0)
+        self._alpha = 1 - calibrated.rule.exact_target
         safe, bold = calibrated.reach
         self._low, self._high = safe - self.rate * self.miss_target, max(safe, bold)
         self._position = min(max(calibrated.safe_threshold, self._low), self._high)
@@ -152,7 +152,7 @@ class AdaptiveRule:
         """A rule with the threshold of the moment, for engines and files."""
         moved = self._start.with_threshold(self._threshold)
         moved = replace(moved, guarantee=self.guarantee, shortage="")
-        object.__setattr__(moved, "opened", self._opened)
+        set_fields(moved, opened=self._opened)
         return moved
 
     @property

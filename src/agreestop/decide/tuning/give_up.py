@@ -31,6 +31,7 @@ from agreestop.common import (
     as_floats,
     as_max_set_size,
     as_seed,
+    set_fields,
 )
 from agreestop.common.levels import Rounding, Target, as_target, in_gap, least_n
 
@@ -85,7 +86,7 @@ class GiveUp(KeptInFiles):
     rows: TunedRows | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ceilings", as_floats(self.ceilings, "ceilings"))
+        set_fields(self, ceilings=as_floats(self.ceilings, "ceilings"))
         if not isinstance(self.risk, Risk | None) or self.ceilings.ndim != 1:
             raise InputError(
                 f"ceilings has shape {self.ceilings.shape} and risk is {self.risk!r:.60}: give "
