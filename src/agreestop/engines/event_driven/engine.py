@@ -131,8 +131,10 @@ class EventDriven:
         live = EventDrivenLive(self._network, self.input_shape, self.repeats)
         return EventDrivenFiltered(live, prefilter, times)
 
-    def live_slots(self, slots: int) -> "EventDrivenSlots":
-        return EventDrivenSlots(self._network, slots, self.repeats)
+    def live_slots(
+        self, slots: int, times: Integers, prefilter: Prefilter | None = None
+    ) -> "EventDrivenSlots":
+        return EventDrivenSlots(self._network, slots, self.repeats, times, prefilter)
 
     def members_slice(self, first: int, last: int) -> "EventDriven":
         part = copy(self)
