@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 from .errors import InputError
+
+StrPath: TypeAlias = str | PathLike[str]
 
 MOST_BYTES = 2**30  # the largest file that is read as a whole
 LOCK_NAME = ".agreestop-lock"

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from importlib.util import find_spec
-from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,6 +27,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_checkpoints,
     as_seed,
     is_integer,
@@ -317,7 +317,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return given.at(self.checkpoints)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+    def load(cls, path: StrPath, times: Sequence[float] | None = None) -> Any:
         if not holds_answers(path):
             return super().load(path, times)
         found = Answers.load(path)
@@ -325,7 +325,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     @classmethod
     def load_labelled(
-        cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
+        cls, path: StrPath, purpose: str, times: Sequence[float] | None = None
     ) -> Any:
         if holds_answers(path):  # the promise may be about the answers themselves
             return cls.load(path, times)
@@ -670,15 +670,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     @classmethod
     def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        *,
-        pooling: Any = None,
-        risk: Risk | None = None,
-        **options: Any,
+        cls, kind: str, *, pooling: Any = None, risk: Risk | None = None, **settings: Any
     ) -> Rule:
         given = as_pooling(pooling)
         if given is not None and not isinstance(given, MergeConfidence):
@@ -688,11 +680,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             )
         chosen = pooling_of(given)
         if kind == "fixed-time":
-            return cls(target, checkpoints, max_set_size, True, FixedTime(chosen), **options)
-        if options.get("give_up") is not None:
-            risk = options["give_up"].risk
-        risk = risk or options.get("gate") or TopMass(chosen)
-        return cls(target, checkpoints, max_set_size, risk=risk, **options)
+            return cls(fill=True, risk=FixedTime(chosen), **settings)
+        if "give_up" in settings:
+            risk = settings["give_up"].risk
+        return cls(risk=risk or settings.get("gate") or TopMass(chosen), **settings)
 
 
 BESIDE = 2 * UNITS * UNIT

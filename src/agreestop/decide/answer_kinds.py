@@ -34,7 +34,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -46,6 +45,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     read_file,
     set_fields,
 )
@@ -532,7 +532,7 @@ class Tree(KeptInFiles):
         set_fields(self, branches=known)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
+    def load(cls, path: StrPath) -> Self:
         """Read a tree from a JSON file: an object of groups, with lists of classes.
 
         Examples

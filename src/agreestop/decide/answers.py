@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -34,6 +33,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_checkpoints,
     as_ids,
     joined_members,
@@ -120,7 +120,7 @@ class Answers(Inputs):
     @classmethod
     def load(
         cls,
-        path: str | PathLike[str],
+        path: StrPath,
         cost: str | None = None,
         normalise: Normalise | None = None,
     ) -> Self:

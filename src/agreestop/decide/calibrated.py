@@ -15,6 +15,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_count,
     columns_of,
     find_groups,
@@ -652,7 +653,7 @@ class CalibratedRule(KeptInFiles):
         """
         return Session(self, number, group)
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the rule to one file: a readable header and plain arrays, all or nothing."""
         summary = {
             "guarantee": self.guarantee,
@@ -684,7 +685,7 @@ class CalibratedRule(KeptInFiles):
         return replace(self, policy=self.policy.moved(value), shortage="", adapted=True)
 
 
-def load_rule(path: str | PathLike[str]) -> CalibratedRule:
+def load_rule(path: StrPath) -> CalibratedRule:
     """Read a calibrated rule that `save` or `agreestop calibrate` wrote.
 
     Parameters

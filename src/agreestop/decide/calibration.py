@@ -299,6 +299,10 @@ class Uncalibrated(Rule):
 
     decide, save, stream = refused("decide on"), refused("save"), refused("stream from")
 
+    def best(self, evidence: Evidence) -> Integers:
+        """The class of the largest value."""
+        return evidence.values.argmax(axis=-1)
+
     def examples_needed(self, K: int = 1) -> int:
         return least_n(self.exact_target, self.terms.delta)
 
@@ -402,17 +406,10 @@ class WithoutClasses(Uncalibrated):
         return np.zeros(len(evidence), dtype=np.int64)
 
     @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        **options: Any,
-    ) -> Rule:
-        if max_set_size != 1:
+    def build(cls, kind: str, **settings: Any) -> Rule:
+        if settings.pop("max_set_size") != 1:
             raise InputError(f"max_set_size has no use for a {cls.__name__}: leave it out.")
-        return cls(target, checkpoints, **options)  # type: ignore[call-arg]
+        return cls(**settings)
 
 
 class ThresholdRule(Uncalibrated):
@@ -433,9 +430,6 @@ class ThresholdRule(Uncalibrated):
 
     def answer(self, final: bool = False) -> Answer:
         return BestClasses(self.max_set_size, -math.inf, final)
-
-    def best(self, evidence: Evidence) -> Integers:
-        return evidence.values.argmax(axis=-1)
 
     def rounding(self, base: Rounding) -> Rounding:
         return base.scaled(1.0)

@@ -22,7 +22,6 @@ s² plus the variance of m, as for a mixture of them; ends are means.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -34,6 +33,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_floats,
     as_ids,
     as_times,
@@ -172,7 +172,7 @@ def _disorder(pairs: Floats, ends: bool) -> str:
     return ""
 
 
-def load_numbers(path: str | PathLike[str]) -> Numbers:
+def load_numbers(path: StrPath) -> Numbers:
     """Read a `.npz` file with the fields of `Numbers` as arrays."""
     how = "write one with numpy.savez(path, centre=..., scale=..., labels=...)"
     content = read_npz(path, "file of numbers", how)
@@ -324,7 +324,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
         return self.at_checkpoints(given)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+    def load(cls, path: StrPath, times: Sequence[float] | None = None) -> Any:
         return load_numbers(path)
 
     def on(self, data: Any) -> Self:

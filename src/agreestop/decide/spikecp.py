@@ -458,18 +458,8 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         )
 
     @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        *,
-        pooling: Any = None,
-        **options: Any,
-    ) -> Rule:
-        chosen = MODEL_AVERAGE if pooling is None else as_pooling(pooling)
-        return cls(target, checkpoints, max_set_size, chosen, **options)
+    def build(cls, kind: str, *, pooling: Any = MODEL_AVERAGE, **settings: Any) -> Rule:
+        return cls(pooling=as_pooling(pooling), **settings)
 
 
 def _spread(beta: float, data: Scores) -> Score:

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
-from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +30,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_checkpoints,
     as_floats,
     as_ids,
@@ -119,7 +119,7 @@ class Risks(Inputs):
         return self.risk[:, :, None, None]
 
 
-def load_risks(path: str | PathLike[str]) -> Risks:
+def load_risks(path: StrPath) -> Risks:
     """Read a `.npz` file with `risk` (n, M) and, where known, `loss` (n, M), `times` and `ids`."""
     content = read_npz(
         path, "file of risks", "write one with numpy.savez(path, risk=..., loss=...)"
@@ -232,12 +232,12 @@ class StopRule(WithoutClasses, KeptInFiles):
         return self.read(Risks(risk, labels, known))  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+    def load(cls, path: StrPath, times: Sequence[float] | None = None) -> Any:
         return load_risks(path)
 
     @classmethod
     def load_labelled(
-        cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
+        cls, path: StrPath, purpose: str, times: Sequence[float] | None = None
     ) -> Any:
         if (data := load_risks(path)).loss is None:
             raise InputError(

@@ -30,12 +30,11 @@ nothing there.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Self
 
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError, as_count, is_number, set_fields
+from agreestop.common import InputError, StrPath, as_count, is_number, set_fields
 from agreestop.common.kept import KeptInFiles
 from agreestop.common.levels import in_words
 
@@ -310,7 +309,7 @@ class AdaptiveRule:
         words += self.waiting and f"; {self.waiting}"
         return f"AdaptiveRule: threshold {self.threshold:.4g}; {words}"
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write all that the rule knows to one file, which appears whole or not at all.
 
         Examples
@@ -329,7 +328,7 @@ class AdaptiveRule:
         write_rule_file(path, saved, {"adaptive_rule": repr(self), "guarantee": self.guarantee})
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
+    def load(cls, path: StrPath) -> Self:
         """Read an adaptive rule, which goes on where it was; see `save` for an example."""
         return read_rule_file(path, SavedAdaptive, cls._restored)
 

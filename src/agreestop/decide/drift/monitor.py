@@ -26,14 +26,13 @@ from array import array
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 from fractions import Fraction
-from os import PathLike
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import GAMMA, Floats, InputError, as_seed, is_number, mix
+from agreestop.common import GAMMA, Floats, InputError, StrPath, as_seed, is_number, mix
 from agreestop.common.kept import KeptInFiles
 from agreestop.common.levels import Target, as_target, in_words
 
@@ -497,7 +496,7 @@ class DriftMonitor:
         counts = f"{self.observed} decisions, {self.labels} labels processed{without}"
         return f"DriftMonitor: {counts}; {words}"
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write all that the monitor knows to one file, which appears whole or not at all.
 
         Examples
@@ -531,7 +530,7 @@ class DriftMonitor:
         write_rule_file(path, saved, {"monitor": repr(self), "guarantee": self.guarantee})
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
+    def load(cls, path: StrPath) -> Self:
         """Read a monitor, which goes on where it was; see `save` for an example.
 
         Open streams with its rule, `monitor.calibrated`, whose numbers go on.
@@ -539,7 +538,7 @@ class DriftMonitor:
         return read_rule_file(path, SavedMonitor, cls._restored)
 
     @classmethod
-    def resume(cls, path: str | PathLike[str], calibrated: CalibratedRule) -> Self:
+    def resume(cls, path: StrPath, calibrated: CalibratedRule) -> Self:
         """Read the monitor of this rule, or make a new one if there is no such file.
 
         The numbers of the rule's streams go on where they were. Streams that were open when the
