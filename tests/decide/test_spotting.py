@@ -18,7 +18,7 @@ import pytest
 
 import agreestop as ag
 from agreestop.common.levels import Rounding
-from agreestop.decide.spotting import Recordings, load_recordings, save_recordings
+from agreestop.decide.spotting import Recordings, load_recordings
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Marks = list[tuple[int, int]]
@@ -374,7 +374,7 @@ def test_files_give_back_spotters_and_recordings(tmp_path: Path) -> None:
     recordings = [rng.normal(size=steps) for steps in (30, 50, 40)]
     events = [[(3, 5)], [], [(1, 4), (20, 30)]]
     data = Recordings.of(recordings, events, ["a", "b", "b"])
-    save_recordings(tmp_path / "recordings.npz", data)
+    data.save(tmp_path / "recordings.npz")
     again = load_recordings(tmp_path / "recordings.npz")
     assert (
         again.people is not None

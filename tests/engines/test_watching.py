@@ -252,6 +252,23 @@ def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
         ensemble.watch(spotter, calibrate_quietly(joining, scores), window=WINDOW, event=0)
 
 
+def test_the_event_is_by_default_the_one_of_the_spotters_scores(parts: Any) -> None:
+    ensemble, _, rule, _, (streams, *_) = parts
+    unheard = recordings(np.random.default_rng(9), 40)[0]
+    for event in ((0, 2), (1,)):
+        heard = ensemble.listen(unheard, window=WINDOW, event=event)
+        spotter = ag.Spotter(0.1, rest=60).calibrate(heard.scores)
+        scores = ensemble.listen(streams, window=WINDOW, event=event).scores[0]
+        bare = replace(rule, heard="")
+        session = ensemble.watch(spotter, bare, window=WINDOW)
+        for frame, score in zip(streams[0], scores, strict=True):
+            session.push(frame=frame)
+            assert session.score == pytest.approx(score, abs=1e-9)
+    unknown = ag.Spotter(0.1, rest=60).calibrate(np.random.default_rng(3).normal(size=(20, 100)))
+    with pytest.raises(ag.InputError, match="event is missing"):
+        ensemble.watch(unknown, rule, window=WINDOW)
+
+
 def test_another_window_event_or_skip_than_calibrated_with_is_refused(
     parts: Any, tmp_path: Path
 ) -> None:

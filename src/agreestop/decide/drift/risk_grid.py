@@ -22,8 +22,8 @@ from agreestop.common import Floats, Integers
 
 CELL, LEAST_WIDTH = 64, 1e-4  # the width of a cell in units of η, and its least width
 OFFSETS = 64  # candidates, evenly spaced over a cell
-SHARED = 0.005  # the share of the examples that makes a value one of the shared ones, and at least
-FEWEST = 3  # so many of them
+SHARED = 0.005  # from this share of the examples on, a value counts as shared,
+FEWEST = 3  # if at least this many examples have it
 EDGE = 1 / 8  # of a cell: shared values stay this far from its edges, where that is possible
 
 
