@@ -399,6 +399,8 @@ def example(n: int = 20, steps: int = 40) -> list[Floats]:
     return list(np.random.default_rng(0).normal(size=(n, steps)))
 
 
+IN_WORDS: Any = "0.9"
+SEVERAL: Any = np.array([0, 1])
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "few recordings": (lambda: ag.Spotter(0.05).calibrate(example(18)), "at least 19"),
     "few people": (lambda: ag.Spotter(0.1).calibrate(example(20), people=[0, 1] * 10), "2 people"),
@@ -485,7 +487,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "confidence is 2",
     ),
     "confidence in words": (
-        lambda: ag.Spotter(0.1).calibrate(example()).evaluate(np.eye(40)[5:9], confidence="0.9"),
+        lambda: ag.Spotter(0.1).calibrate(example()).evaluate(np.eye(40), confidence=IN_WORDS),
         "confidence is '0.9'",
     ),
     "a score that no float holds": (
@@ -493,7 +495,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "give one number for each step",
     ),
     "several clocks": (
-        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.1, step=np.array([0, 1])),
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.1, step=SEVERAL),
         "where step 0 is next",
     ),
     "not calibrated": (lambda: ag.Spotter(0.1).stream(), "not calibrated yet"),
