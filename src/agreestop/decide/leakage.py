@@ -182,6 +182,13 @@ def refuse_known_people(people: NDArray[Any], known: Marks | None) -> None:
         )
 
 
+def people_in_common(ours: Marks, theirs: Marks) -> int:
+    """How many people two sets of marks share; the number 7 and the text "7" are one."""
+    as_text, their_text = (mark_ids(marks.astype(np.str_)) for marks in (ours, theirs))
+    seen = _is_among(ours, theirs) | _is_among(as_text, theirs) | _is_among(ours, their_text)
+    return int(np.count_nonzero(seen))
+
+
 def kind_of_ids(ids: ArrayLike) -> str:
     """ "hash" for unsigned 64-bit numbers, "number" for other whole numbers, "text" for strings."""
     dtype = np.asarray(ids).dtype
