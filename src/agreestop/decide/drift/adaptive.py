@@ -290,8 +290,7 @@ class AdaptiveRule:
         >>> adaptive.update(decisions[1], 3)
         '1 label waits for the label of decision 0: give it, or None'
         """
-        known = self._start.rule.terms, self._start.classes
-        self._queue.update(decision, as_classes(*known, decision, label))
+        self._queue.update(decision, as_classes(self._start, decision, label))
         self._follow()
         return self.waiting
 

@@ -34,11 +34,12 @@ from agreestop.common import (
     as_labels,
     is_integer,
     is_number,
+    without_names,
 )
 from agreestop.common.kept import KeptInFiles
 
+from ..calibrated import CalibratedRule
 from ..decisions import Decision, Decisions, covered
-from ..rule import Terms
 
 MOST_WAITING = 100_000  # decisions that wait for labels; later ones are not kept
 MOST_HELD = 10_000
@@ -475,10 +476,15 @@ class LabelQueue:
         return queue
 
 
-def as_classes(terms: Terms, classes: int, decision: Given, label: Any) -> Any:
-    """Labels as classes: for open answers the class of a text among the answers of an input, for
-    intervals 0 where they hold the number and 1 where they do not.
+def as_classes(calibrated: CalibratedRule, decision: Given, label: Any) -> Any:
+    """Labels as classes: the index of the name of a class; for open answers the class of a text
+    among the answers of an input; for intervals 0 where they hold the number and 1 where they do
+    not.
     """
+    terms = calibrated.rule.terms
+    if terms.has_classes and not terms.open_answers:
+        found = without_names(label, calibrated.class_names)
+        return int(found) if isinstance(label, str) else found
     is_text = terms.open_answers and np.asarray(label).dtype.kind == "U"
     if terms.open_answers and isinstance(decision, Decision) and is_number(label):
         raise InputError(f"label is {label!r:.80}: give the right answer as text.")
@@ -497,7 +503,7 @@ def as_classes(terms: Terms, classes: int, decision: Given, label: Any) -> Any:
         inside = covered(np.atleast_1d(lower), np.atleast_1d(upper), np.atleast_1d(label))
         found = np.where(inside, 0, 1)
         return found if isinstance(decision, Decisions) else int(found[0])
-    never = classes - 1
+    never = calibrated.classes - 1
     if isinstance(decision, Decision):
         known = dict(zip(decision.names or (), decision.classes, strict=True))
         return known.get(label, never)

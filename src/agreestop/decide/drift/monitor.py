@@ -352,8 +352,7 @@ class DriftMonitor:
         if label is not None:
             self._level()
         _check_new(decision)
-        known = self.calibrated.rule.terms, self.calibrated.classes
-        self._queue.update(decision, as_classes(*known, decision, label))
+        self._queue.update(decision, as_classes(self.calibrated, decision, label))
         return self._proceed()
 
     def _level(self) -> float:
