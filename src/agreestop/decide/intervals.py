@@ -337,7 +337,10 @@ class IntervalStop(WithoutClasses, KeptInFiles):
 
     def read_outputs(self, outputs: NDArray[Any]) -> Floats:
         """The numbers (..., K, 2) that members give."""
-        check_finite(outputs, " or ".join(FORMS[bool(self.ends)]))
+        names = " or ".join(FORMS[bool(self.ends)])
+        check_finite(outputs, names)
+        if np.abs(outputs).max(initial=0.0) > LARGEST:
+            raise InputError(f"{names} holds a number above {LARGEST:g}: give smaller ones.")
         if sentence := _disorder(outputs, bool(self.ends)):
             raise InputError(sentence)
         return np.asarray(outputs, dtype=np.float64)

@@ -41,6 +41,9 @@ from .protocol import BatchingEngine, Engine, LiveSlots
 
 KINDS = ("events", "frames", "log-confidences", "what its rule reads")
 """What may be pushed to an input, one of them."""
+COUNTS = np.arange(4096)
+"""Counts of single steps, which are parts of it: to make an array takes longer."""
+COUNTS.flags.writeable = False
 CLOSED = "this input was closed: open another one."
 
 
@@ -63,7 +66,10 @@ class Steps:
         """Steps from one list of flat indices for each."""
         only = steps[0] if len(steps) == 1 else None
         if type(only) is np.ndarray and only.dtype == np.int64 and only.ndim == 1:
-            return cls(np.array([len(only)]), only)
+            count = len(only)
+            return cls(
+                COUNTS[count : count + 1] if count < len(COUNTS) else np.array([count]), only
+            )
         parts = [np.asarray(step) for step in steps]
         for part in parts:
             if part.size and (part.ndim != 1 or part.dtype.kind not in "iu"):

@@ -46,10 +46,11 @@ class RiskGrid:
         return cls(width, float(offsets[np.lexsort(too_near[::-1])[0]]))
 
     def middle(self, risk: float) -> float:
-        """The middle of the cell of a risk; an infinite one stays as it is."""
-        if not math.isfinite(risk):
+        """The middle of the cell of a risk; one stays as it is where cells have no number."""
+        cell = (risk - self.offset) / self.width
+        if not math.isfinite(cell):
             return risk
-        return (math.floor((risk - self.offset) / self.width) + 0.5) * self.width + self.offset
+        return (math.floor(cell) + 0.5) * self.width + self.offset
 
 
 def _shared(risks: Floats, eta: float) -> tuple[Floats, Integers]:

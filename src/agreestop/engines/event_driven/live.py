@@ -40,17 +40,16 @@ def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...
 
 
 def _buffers_together(network: FlatNetwork, slots: int) -> tuple[Any, ...]:
-    """Buffers for steps of many live inputs at once: spikes, and lists of the inputs.
+    """Buffers for steps of many live inputs at once: spikes, lists of events, and currents.
 
-    Networks of convolutions run one step after the other.
+    Networks of convolutions, and recurrent ones, run one step after the other.
     """
     layers, most = network.layers, min(slots, MOST_TOGETHER)
-    if not layers["listed"][0] or layers["convolves"].any():
+    if layers["convolves"].any() or layers["recurrent"].any():
         most = 0
-    # the kernels test eight words at once, as in Block
-    spikes = np.zeros((sum(network.spikes) + 7, most), np.uint64)
-    lists = Lists.of(most, most * network.inputs)
-    return spikes, lists.starts, lists.events
+    spikes = np.zeros((sum(network.spikes), most), np.uint64)
+    lists = Lists.of(most, most * network.listed, most * load_kernels().WIDE)
+    return spikes, lists.starts, lists.events, lists.currents
 
 
 def _judging(

@@ -6,9 +6,9 @@ for many in turn.
 import numpy as np
 
 from . import intrinsics as simd
-from .event_inputs import list_inputs, mark_positions
+from .event_inputs import list_inputs, list_spikes, mark_positions
 from .event_layers import advance, pool
-from .event_tiles import first_lane, run_tile, sum_rows
+from .event_tiles import first_lane, run_tile, step_rows, sum_rows
 from .intrinsics import WIDE, address
 from .numba_runtime import jit, jit_template, jit_uncached
 from .prefilter import may_stop_at
@@ -59,10 +59,12 @@ def _stream_shared(
 @jit_template
 def _count(spikes, at, words, step, counts):
     """Add the read-out spikes of a step, whose words begin at `at`, to the counts (K, C)."""
-    for member in range(counts.shape[0]):
-        for label in range(counts.shape[1]):
-            bits = spikes[at + member * words + label // 64, step] >> np.uint64(label % 64)
-            counts[member, label] += bits & np.uint64(1)
+    for member in range(len(counts)):
+        for word in range(words):
+            bits = spikes[at + member * words + word, step]
+            while bits != 0:
+                counts[member, 64 * word + simd.lowest_bit(bits)] += 1
+                bits &= bits - np.uint64(1)
 
 
 @jit()
@@ -175,7 +177,7 @@ def push_filtered(
 @jit()
 def _push_together(
     layers, weights, constants, rows, pointers, given, marks, frames, slots, states, spikes,
-    starts, events, active, own_starts, own_events, values, currents, members,
+    starts, events, values, currents, members,
 ):  # fmt: skip
     """Run many steps layer by layer, those of a stream in their order, and return where the words
     of their read-out spikes begin.
@@ -198,20 +200,18 @@ def _push_together(
         starts[n + 1] += begin
         for index in range(pointers[n], pointers[n + 1]):
             marks[given[index]] = 0
-    at, after = zero, members * layers[0].words
-    advance(
-        layers[0], members, weights, constants, rows, whole, state, one, spikes, spikes, frames,
-        np.bool_(False), active, starts, events, values, currents, zero,
-        members * (layers[0].wide + layers[0].narrow) * count,
-    )  # fmt: skip
-    for index in range(1, len(layers)):
+    at = after = zero
+    for index in range(len(layers)):
         layer = layers[index]
-        advance(
-            layer, members, weights, constants, rows, whole, state, one, spikes[after:],
-            spikes[at:], frames, np.bool_(False), active, own_starts, own_events, values, currents,
-            zero, members * layer.height * count,
-        )  # fmt: skip
-        at, after = after, after + members * layer.height * layer.width * layer.words
+        for member in range(members):
+            if index > 0:
+                first = at + member * layer.in_words
+                list_spikes(spikes, first, layer.in_words, count, starts, events)
+            step_rows(
+                layer, member, weights, constants, starts, events, rows, whole, state,
+                spikes[after:], currents,
+            )  # fmt: skip
+        at, after = after, after + members * layer.words
     return at
 
 
@@ -219,7 +219,7 @@ def _push_together(
 def push_rows(
     layers, weights, constants, rows, pointers, given, given_values, valued, checked, marks,
     frames, slots, states, spikes, active, starts, events, values, currents, counts, found,
-    evidence, together, lists, listed, clocks, times, exponent, temperatures, bounds, learned,
+    evidence, together, lists, listed, sums, clocks, times, exponent, temperatures, bounds, learned,
     size, slack, floor, logs, one, work, order,
 ):  # fmt: skip
     """Run steps of many live streams: step n, with the events given[pointers[n] : pointers[n + 1]],
@@ -250,8 +250,7 @@ def push_rows(
         if last > first + 1:
             at = _push_together(
                 layers, weights, constants, rows[first:last], pointers[first:], given, marks,
-                frames, slots, states, together, lists, listed, active, starts, events, values,
-                currents, members,
+                frames, slots, states, together, lists, listed, values, sums, members,
             )  # fmt: skip
         else:
             part = slice(pointers[first], pointers[last])
