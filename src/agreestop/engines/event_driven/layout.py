@@ -72,6 +72,20 @@ class LayerPlan:
         """Whether it is a convolution rather than fully connected."""
         return self.window != self.shape[1:] or self.size != (1, 1)
 
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """All but the numbers of the members, which is equal in layers that fit together."""
+        numbers = dict.fromkeys(("weight", "constants"))
+        return self.weight.shape[1:], *(vars(self) | numbers).values()
+
+
+def join_members(plans: Sequence[LayerPlan]) -> LayerPlan:
+    """A layer of the members of several layers of one kind."""
+    weight, constants = (
+        np.concatenate([getattr(plan, name) for plan in plans]) for name in ("weight", "constants")
+    )
+    return replace(plans[0], weight=weight, constants=constants)
+
 
 @dataclass(frozen=True, eq=False)
 class _Packed:
