@@ -193,6 +193,12 @@ def test_a_stream_that_is_over_is_answered_as_alone(name: str, label: str) -> No
             and batch.end(row) == alone.last_decision()
             and row.decision == alone.decision
         )
+        cut = LiveBatch(calibrated, engine, 1)
+        row = cut.open(number)
+        cut.push([Push(row, Steps.of(steps_of(frames[:2])))])
+        while row.decision is None:
+            cut.end(row, 1)
+        assert row.decision == alone.decision
 
 
 def test_the_log_confidences_of_a_stream_that_is_over_stand_for_the_rest() -> None:
