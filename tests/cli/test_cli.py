@@ -1113,8 +1113,8 @@ def test_a_low_coverage_is_explained(
         call(monkeypatch, capsys, "evaluate", tmp_path / "rule", tmp_path / "few.npz").out.split()
     )
     assert re.search(
-        r"Target 0.5: not contradicted\. Coverage 0\.4\d+ lies in the range that .* explains, "
-        r"0\.\d+ to 0\.\d+\.",
+        r"Target 0.5: not contradicted\. Coverage 0\.4\d+ lies in the range that .* explains\. "
+        r"The \d+ calibration examples .* between 0\.\d+ and 0\.\d+ ",
         told,
     )
     assert "Coverage is under 0.5 here" in told
