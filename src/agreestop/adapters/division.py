@@ -4,8 +4,9 @@ The division is random and ignores labels, as the promise needs it. Rows that be
 on one side: equal series, and with groups the rows of one group.
 """
 
-from dataclasses import dataclass
-from typing import Any, Self, cast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,11 +23,14 @@ from agreestop.common import (
     as_array,
     as_checkpoints,
     as_seed,
+    check_series,
     is_integer,
     is_number,
 )
 from agreestop.common.errors import warn_user
 from agreestop.common.levels import Target
+from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
+from agreestop.decide.decisions import Decisions
 from agreestop.decide.leakage import Overlap, TrainingRows, mark_ids
 from agreestop.events.container import input_ids
 
@@ -86,11 +90,6 @@ class Division:
         return self.groups if self.by_people else None
 
     @property
-    def known_people(self) -> NDArray[Any]:
-        """Marks of everybody in the data: neither those who calibrate nor those who fit are new."""
-        return np.unique(mark_ids(cast(Any, self.groups)))
-
-    @property
     def training_rows(self) -> TrainingRows:
         """What recognises the rows that fit the models."""
         return TrainingRows.of(self.ids[self.fitting[self.changes[self.fitting]]])
@@ -99,6 +98,15 @@ class Division:
     def apart(self) -> Booleans:
         """Which of the fitting rows are no copies of calibration rows."""
         return ~np.isin(self.ids[self.fitting], self.ids[self.calibration])
+
+    def calibrate(self, rule: Any, examples: Any, rows: Integers, for_people: Target | None) -> Any:
+        """The rule, calibrated on the examples of these rows."""
+        persons = None if self.people is None else self.people[rows]
+        calibrated = rule.calibrate(examples, people=persons, for_people=for_people)
+        if self.people is None:
+            return calibrated
+        # neither those who calibrate nor those who fit are new
+        return replace(calibrated, known_people=np.unique(mark_ids(self.people)))
 
     def notes(self, estimators: tuple[Any, ...]) -> tuple[str, ...]:
         """What is worth knowing; what may void the promise is also warned of."""
@@ -130,11 +138,6 @@ class Division:
         for doubt in doubts:
             warn_user(doubt)
         return (*notes, *(doubt[0].upper() + doubt[1:] for doubt in doubts))
-
-
-def trained_overlap(rows: TrainingRows, ids: NDArray[np.uint64]) -> Overlap:
-    """How many of the inputs fitted the models."""
-    return Overlap.of("training", "ids", rows.find(ids), rows.chance)
 
 
 def _as_groups(groups: ArrayLike | None, n: int, name: str = "groups") -> NDArray[Any] | None:
@@ -235,6 +238,15 @@ def read_series(estimator: Any, *given: Any, **options: Any) -> Any:
         raise
 
 
+def read_labelled_series(estimator: Any, X: ArrayLike, y: ArrayLike, **options: Any) -> Any:
+    """The same for `fit`: series (n, T) or (n, channels, T), and y."""
+    series, given = read_series(estimator, X, y, **options)
+    if series.ndim > 3:
+        raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
+    check_series(series.shape, estimator.checkpoints)
+    return series, given
+
+
 def read_new_series(estimator: Any, X: ArrayLike) -> Floats:
     """Checked series for a fitted estimator, at least as long as its last checkpoint."""
     check_is_fitted(estimator)
@@ -245,6 +257,17 @@ def read_new_series(estimator: Any, X: ArrayLike) -> Floats:
             f"X has {series.shape[-1]} times, but the last checkpoint is {last}: give whole series."
         )
     return series
+
+
+def decide_series(
+    estimator: Any, series: Floats, judge: Callable[[int, Integers, State], Verdict]
+) -> Decisions:
+    """The decisions of a fitted estimator; only series that have not stopped are judged."""
+    rule, rows, ids = estimator.rule_, estimator.training_rows_, input_ids(series)
+    start, looks = rule.start(len(series)), len(estimator.checkpoints_)
+    stops = run_checkpoints(judge, start, looks, rule.classes)
+    trained = Overlap.of("training", "ids", rows.find(ids), rows.chance)
+    return rule.decisions(stops, ids, training=trained)
 
 
 def too_many_times(checkpoints: Any, times: tuple[int, ...]) -> tuple[str, ...]:

@@ -207,13 +207,18 @@ def as_shape(shape: Sequence[int] | int, name: str) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)
 
 
+def are_sizes(sizes: object, count: int) -> bool:
+    """Whether these are `count` integers of at least 1."""
+    return (
+        isinstance(sizes, (tuple, list))
+        and len(sizes) == count
+        and all(is_integer(size) and size >= 1 for size in sizes)
+    )
+
+
 def as_size(size: tuple[int, int]) -> tuple[int, int]:
     """The sensor's height and width: two integers of at least one."""
-    if (
-        not isinstance(size, (tuple, list))
-        or len(size) != 2
-        or not all(is_integer(side) and side >= 1 for side in size)
-    ):
+    if not are_sizes(size, 2):
         raise InputError(
             f"size is {quoted(size)}: give the sensor's height and width in pixels, for example "
             "(20, 20)."
@@ -557,6 +562,12 @@ def columns_of(
                 f"{what} must hold every checkpoint of the rule."
             )
     return [columns[time] for time in wanted]
+
+
+def set_fields(result: object, **values: object) -> None:
+    """Set fields of a frozen dataclass while it is made."""
+    for name, value in values.items():
+        object.__setattr__(result, name, value)
 
 
 def join_parts(parts: Sequence[Result], axis: int = 0) -> Result:

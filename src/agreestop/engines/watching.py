@@ -47,14 +47,11 @@ from agreestop.decide.calibrated import (
 )
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
+from agreestop.decide.leakage import people_in_common
 from agreestop.decide.scores import Scores
-from agreestop.decide.spotting import (
-    CalibratedSpotter,
-    Detection,
-    Recordings,
-    check_clock,
-    hash_of,
-)
+from agreestop.decide.spotting import CalibratedSpotter, Detection, Recordings
+from agreestop.decide.spotting.recordings import hash_of
+from agreestop.decide.spotting.spotter import check_clock
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .protocol import Engine
@@ -464,7 +461,7 @@ def _check_people(spotter: CalibratedSpotter, calibrated: CalibratedRule) -> Non
     ours, theirs = spotter.known_people, calibrated.known_people
     if ours is None or theirs is None:
         return
-    if used := len(np.intersect1d(ours, theirs)):
+    if used := people_in_common(ours, theirs):
         raise InputError(
             f"{used} of the people whose recordings set the spotter's threshold calibrated the "
             "rule too, and their recordings depend on each other: calibrate the rule on other "
