@@ -175,7 +175,7 @@ def test_batches_streams_files_and_brute_force_agree(
                 (name,) for name in ("animal", "vehicle", "pet", "any class", *CLASSES)
             }
         else:
-            assert one.names == one.classes == ()
+            assert one.names == () and one.classes == ()
 
 
 @pytest.mark.parametrize(
