@@ -459,6 +459,13 @@ def test_an_error_loses_nothing(calibrated: ag.CalibratedRule) -> None:
         assert late.value.session.history.answers == []  # type: ignore[attr-defined]
 
 
+def test_what_is_no_function_is_refused_before_anything_is_asked(
+    calibrated: ag.CalibratedRule,
+) -> None:
+    with pytest.raises(ag.InputError, match=r"ask is '18': give a function that samples"):
+        ag.sample_until(calibrated, "18")  # type: ignore[arg-type]
+
+
 def test_a_timeout_of_ask_itself_is_not_ours(calibrated: ag.CalibratedRule) -> None:
     def refuse() -> str:
         raise TimeoutError("the server is busy")

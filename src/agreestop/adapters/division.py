@@ -22,15 +22,18 @@ from agreestop.common import (
     Integers,
     as_array,
     as_checkpoints,
+    as_floats,
     as_seed,
+    check_finite,
     check_series,
     is_integer,
     is_number,
 )
 from agreestop.common.errors import warn_user
 from agreestop.common.levels import Target
+from agreestop.decide.calibrated import Session
 from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
-from agreestop.decide.decisions import Decisions
+from agreestop.decide.decisions import Decision, Decisions
 from agreestop.decide.leakage import Overlap, TrainingRows, mark_ids
 from agreestop.events.container import input_ids
 
@@ -244,6 +247,7 @@ def read_labelled_series(estimator: Any, X: ArrayLike, y: ArrayLike, **options: 
     if series.ndim > 3:
         raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
     check_series(series.shape, estimator.checkpoints)
+    estimator.channels_ = series.shape[1] if series.ndim == 3 else None
     return series, given
 
 
@@ -268,6 +272,70 @@ def decide_series(
     stops = run_checkpoints(judge, start, looks, rule.classes)
     trained = Overlap.of("training", "ids", rows.find(ids), rows.chance)
     return rule.decisions(stops, ids, training=trained)
+
+
+class SeriesSession:
+    """One series that arrives step by step. `stream()` of a fitted early estimator opens one.
+
+    A model is asked at its checkpoint only, and no model after the decision.
+
+    Attributes
+    ----------
+    number : int
+        As in a stream of the rule: its place in the order of opening.
+    decision : Decision or None
+        The decision, once there is one.
+
+    Examples
+    --------
+    >>> import numpy as np, agreestop as ag
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(2, size=300)
+    >>> X = rng.normal(size=(300, 20)) + y[:, None]
+    >>> early = ag.adapters.EarlyClassifier(GaussianNB(), 10, 0.9).fit(X[:200], y[:200])
+    >>> session = early.stream()
+    >>> for value in X[200]:
+    ...     if decision := session.push(value):
+    ...         break
+    >>> decision.time == early.decide(X[200:201])[0].time
+    True
+    """
+
+    def __init__(self, estimator: Any, evidence: Callable[[int, Floats], Floats]) -> None:
+        check_is_fitted(estimator)
+        self._session: Session = estimator.rule_.stream()
+        self._evidence, self._times = evidence, estimator.checkpoints_
+        self._shape = () if estimator.channels_ is None else (estimator.channels_,)
+        self._seen: list[Floats] = []
+
+    @property
+    def number(self) -> int:
+        return self._session.number
+
+    @property
+    def decision(self) -> Decision | None:
+        return self._session.decision
+
+    def push(self, step: ArrayLike) -> Decision | None:
+        """Take the next step, a number, or (channels,); return the decision if it stops here."""
+        self._session.check_open()
+        values = as_floats(step, "step")
+        check_finite(values, "step")
+        if values.shape != self._shape:
+            needed = f"an array of shape {self._shape}" if self._shape else "one number"
+            raise InputError(
+                f"step has shape {values.shape}: {needed} is needed, the values of one time step."
+            )
+        self._seen.append(values.astype(np.float64))
+        index = self._session.index
+        if len(self._seen) < self._times[index]:
+            return None
+        return self._session.push(self._evidence(index, np.stack(self._seen, axis=-1)[None]))
+
+    def close(self) -> float | None:
+        """End the series without a decision; returns its first risk, for `DriftMonitor.skip`."""
+        return self._session.close()
 
 
 def too_many_times(checkpoints: Any, times: tuple[int, ...]) -> tuple[str, ...]:

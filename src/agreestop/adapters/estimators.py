@@ -64,6 +64,7 @@ from agreestop.events.container import input_ids
 
 from .division import (
     Division,
+    SeriesSession,
     decide_series,
     prefix,
     read_labelled_series,
@@ -230,6 +231,12 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         series = read_new_series(self, X)
         return decide_series(self, series, self._judge(series))
 
+    def stream(self) -> SeriesSession:
+        """A session for one series that arrives step by step: push(step) until it decides."""
+        return SeriesSession(
+            self, lambda index, series: self._confidence(self.models_, index, series)
+        )
+
     def _judge(self, series: Floats) -> Callable[[int, Integers, State], Verdict]:
         """A function that runs the models on some series at a checkpoint and judges them."""
         return lambda index, active, state: self.rule_.step(
@@ -256,9 +263,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label, classes = np.asarray(self.abstain_label), self.classes_
         if self.abstain_label is None:
             if rule.terms.abstains:
+                example = "'?'" if classes.dtype.kind in "US" else "-1"
                 raise InputError(
                     "abstain_label is missing: give what predict returns for a series that is not "
-                    "answered, such as -1."
+                    f"answered, such as {example}."
                 )
         elif label.shape or (label.dtype.kind in "US") != (classes.dtype.kind in "US"):
             raise InputError(

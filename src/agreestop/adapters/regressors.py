@@ -36,6 +36,7 @@ from agreestop.events.container import input_ids
 
 from .division import (
     Division,
+    SeriesSession,
     decide_series,
     prefix,
     read_labelled_series,
@@ -140,6 +141,10 @@ class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Only series that have not stopped are shown to a model.
         """
         return self._watch(read_new_series(self, X))[1]
+
+    def stream(self) -> SeriesSession:
+        """A session for one series that arrives step by step: push(step) until it decides."""
+        return SeriesSession(self, self._pairs)
 
     def numbers(self, X: ArrayLike, y: ArrayLike | None = None) -> Numbers:
         """What the models give at every checkpoint, with true numbers where y is given: for

@@ -122,7 +122,9 @@ def train(config: Config = None, output: Output = None, ray: Ray = None) -> None
 
     With --ray the members of a deep ensemble train in parallel, to the same weights.
     """
-    from agreestop.pipeline.run import train_ensembles
+    on_cluster = on_ray(ray)
+    with needs("agreestop train", extras="engines,learn" if config is None else ""):
+        from agreestop.pipeline.run import train_ensembles
 
     if config is not None and config.suffix in (".npz", ".parquet"):
         raise InputError(
@@ -132,7 +134,7 @@ def train(config: Config = None, output: Output = None, ray: Ray = None) -> None
     settings = _settings(config)
     folder = _folder(settings, output)
     with progress_bar(folder.name) as progress:
-        made = train_ensembles(settings, folder, progress, on_ray(ray))
+        made = train_ensembles(settings, folder, progress, on_cluster)
     show_written(*(files.members for files in made))
 
 
@@ -181,12 +183,14 @@ def score(
             f"{config} holds inputs: give the members that score them (--members), or a "
             "configuration (.toml)."
         )
-    from agreestop.pipeline.run import score_ensembles
+    on_cluster = on_ray(ray)
+    with needs("agreestop score", extras="engines,learn" if config is None else ""):
+        from agreestop.pipeline.run import score_ensembles
 
     settings = _settings(config)
     folder = _folder(settings, output)
     with progress_bar(folder.name) as progress:
-        made = score_ensembles(settings, folder, progress, on_ray(ray))
+        made = score_ensembles(settings, folder, progress, on_cluster)
     show_written(
         *(path for files in made for path in (files.tuning, files.calibration, files.test)),
         folder / "test-inputs.npz",
@@ -196,8 +200,6 @@ def score(
 def _score_inputs(
     members: Path, inputs: Path | None, output: Path | None, engine: str, ray: str | None
 ) -> None:
-    from agreestop.ensembles import load
-
     if inputs is None or output is None:
         raise InputError(
             "--members is given, but no "
@@ -205,6 +207,8 @@ def _score_inputs(
         )
     check_writable(output, inputs, members)
     if ray is None:
+        from agreestop.ensembles import load
+
         check_one_file(inputs)
         ensemble, stored = load(members, engine=engine), read_stored(inputs)
         scores = ensemble.score(

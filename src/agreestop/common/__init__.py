@@ -40,6 +40,7 @@ from .arrays import (
     name_groups,
     set_fields,
     with_axis,
+    without_names,
 )
 from .axes import check_series, time_last, warn_of_time_last
 from .errors import CalibrationWarning, InputError, needs, warn_user
@@ -161,5 +162,6 @@ __all__ = [
     "warn_of_time_last",
     "warn_user",
     "with_axis",
+    "without_names",
     "write_npz",
 ]

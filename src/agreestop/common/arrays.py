@@ -226,9 +226,28 @@ def as_size(size: tuple[int, int]) -> tuple[int, int]:
     return int(size[0]), int(size[1])
 
 
-def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
-    """Labels as int64: one for each of n inputs, integers in 0..classes-1."""
+def without_names(labels: Any, names: Sequence[str] | None) -> Any:
+    """Labels that are names of classes, as class indices; other labels as they are."""
+    if names is None:
+        return labels
     array = as_array(labels, "labels")
+    if array.dtype.kind not in "UO" or not all(isinstance(one, str) for one in array.ravel()):
+        return labels
+    index_of = {name: index for index, name in enumerate(names)}
+    for one in array.ravel():
+        if one not in index_of:
+            raise InputError(
+                f"labels holds {quoted(str(one))}, which is not among the classes {quoted(names)}: "
+                "give names of classes, or class indices."
+            )
+    return np.array([index_of[one] for one in array.ravel()], np.int64).reshape(array.shape)
+
+
+def as_labels(
+    labels: ArrayLike, n: int, classes: int, names: Sequence[str] | None = None
+) -> Integers:
+    """Labels as int64: one for each of n inputs, integers in 0..classes-1, or names of classes."""
+    array = as_array(without_names(labels, names), "labels")
     if array.ndim != 1:
         raise InputError(
             f"labels has shape {array.shape}: one axis, one label for each input, is needed."
@@ -487,8 +506,9 @@ def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:
     """
     if isinstance(checkpoints, Schedule):
         return checkpoints
+    given: Any = None if isinstance(checkpoints, str) else checkpoints  # a text is no list of times
     try:
-        times = tuple(map(as_time, tuple(checkpoints)))
+        times = tuple(map(as_time, tuple(given)))
     except TypeError:
         raise InputError(
             f"checkpoints is {checkpoints!r}: give a list of times, for example (20, 40, 60, 80)."
@@ -520,7 +540,7 @@ def as_times(
     if len(known) != available:
         raise InputError(
             f"times names {len(known)} moments and {what} has {available} checkpoints: "
-            "give one time for each."
+            "give one time for each index of its second axis."
         )
     return known
 
@@ -558,8 +578,9 @@ def columns_of(
     for time in wanted:
         if time not in columns:
             raise InputError(
-                f"times lacks the rule's checkpoint {time}: "
-                f"{what} must hold every checkpoint of the rule."
+                f"times lacks the rule's checkpoint {time}: {what} has {len(known)} times from "
+                f"{known[0]} to {known[-1]}, so give a rule with checkpoints among these, or "
+                "scores at every checkpoint of the rule."
             )
     return [columns[time] for time in wanted]
 

@@ -34,7 +34,6 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
-    as_array,
     as_floats,
     as_labels,
     as_row_names,
@@ -727,7 +726,7 @@ class Judged:
             raise InputError(
                 "the scores hold no labels: give one label for each input to evaluate decisions."
             )
-        truth = as_labels(_by_name(labels, decisions.class_names), n, classes)
+        truth = as_labels(labels, n, classes, decisions.class_names)
         if decisions.reuse:
             raise InputError(f"evaluation: {decisions.reuse}")
         if isinstance(given, Inputs):
@@ -932,19 +931,3 @@ def covered(lower: Floats, upper: Floats, labels: Any) -> Booleans:
     array = as_floats(labels, "labels")
     check_finite(array, "labels")
     return (lower <= array) & (array <= upper)
-
-
-def _by_name(labels: ArrayLike, names: Sequence[str] | None) -> ArrayLike:
-    """Labels that are names of the classes, as class indices; others as they are."""
-    array = as_array(labels, "labels")
-    texts = array.dtype.kind in "UO" and all(isinstance(one, str) for one in array.ravel())
-    if names is None or not texts:
-        return labels
-    index_of = {name: index for index, name in enumerate(names)}
-    for one in array.ravel():
-        if one not in index_of:
-            raise InputError(
-                f"labels holds {quoted(str(one))}, which is not among the classes {quoted(names)}: "
-                "give names of classes, or class indices."
-            )
-    return np.array([index_of[one] for one in array.ravel()]).reshape(array.shape)

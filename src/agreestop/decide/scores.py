@@ -209,7 +209,7 @@ class Scores(Inputs):
     log_confidence : (n, M, K, C)
         Logarithms of confidences, none above 0; see `log_confidence`.
     labels : (n,) or None
-        Class indices.
+        Class indices; or names, where `classes` gives them.
     times : (M,)
         Increasing times, or a `Schedule` of M checkpoints.
     classes : (C,), optional
@@ -321,8 +321,6 @@ class Spikes:
 def _check(data: Scores | Spikes, array: NDArray[Any], what: str) -> None:
     """Check what is known of the inputs of an array, and bring it to one form."""
     n, classes = len(array), array.shape[3]
-    if data.labels is not None:
-        set_fields(data, labels=as_labels(data.labels, n, classes))
     if data.classes is not None:
         if len(data.classes) != classes:
             raise InputError(
@@ -330,6 +328,8 @@ def _check(data: Scores | Spikes, array: NDArray[Any], what: str) -> None:
                 "give one name for each."
             )
         set_fields(data, classes=as_names(data.classes, "classes"))
+    if data.labels is not None:
+        set_fields(data, labels=as_labels(data.labels, n, classes, data.classes))
     _check_text("engine", data.engine)
     _check_text("ensemble_digest", data.ensemble_digest)
     if data.trained is not None:

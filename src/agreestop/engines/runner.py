@@ -158,7 +158,7 @@ class Runner(ABC):
         known = self.class_names
         if isinstance(inputs, Events):
             y, known = inputs.labels if y is None else y, inputs.classes or known
-        labels = None if y is None else as_labels(y, len(inputs), engine.classes)
+        labels = None if y is None else as_labels(y, len(inputs), engine.classes, classes or known)
         return score(engine, inputs, labels, classes or known, options)
 
     def decide(

@@ -530,7 +530,7 @@ def as_labels_and_classes(
         raise InputError(f"classes is {classes!r}: give a list of names, one for each class.")
     names = None if classes is None else as_names(classes, "classes")
     return None if labels is None else as_labels(
-        labels, n, NO_NAMES if names is None else len(names)
+        labels, n, NO_NAMES if names is None else len(names), names
     ), names
 
 

@@ -82,7 +82,15 @@ class EventData:
                 "step, held for at least one."
             )
         object.__setattr__(self, "inputs", inputs)
-        object.__setattr__(self, "labels", as_labels(self.labels, len(inputs), len(self.classes)))
+        labels = as_labels(self.labels, len(inputs), len(self.classes), self.classes)
+        object.__setattr__(self, "labels", labels)
+
+    def __repr__(self) -> str:
+        shape, made = self.inputs.shape, "simulated" if self.simulated else "recorded"
+        return (
+            f"EventData({self.name!r}, {shape[0]} inputs {tuple(shape[1:])}, "
+            f"{len(self.classes)} classes, {made})"
+        )
 
     def __len__(self) -> int:
         return len(self.inputs)

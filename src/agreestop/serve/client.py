@@ -313,11 +313,15 @@ def read_answer(text: str | bytes) -> dict[str, Any]:
 
 
 def live_address(url: str) -> str:
-    """The address of the WebSocket of a server; the path may be given or not."""
-    if not isinstance(url, str) or not url.startswith(("ws://", "wss://")):
+    """The address of the WebSocket of a server; the path may be given or not. The address of
+    its page, with http, means the same server.
+    """
+    if not isinstance(url, str) or not url.startswith(("ws://", "wss://", "http://", "https://")):
         raise InputError(
             f"the address is {url!r}: give that of the server, such as ws://127.0.0.1:8000."
         )
+    if url.startswith("http"):
+        url = "ws" + url.removeprefix("http")
     return url.rstrip("/").removesuffix(PATH) + PATH
 
 

@@ -125,7 +125,7 @@ class AdaptiveRule:
         self._position = min(max(calibrated.safe_threshold, self._low), self._high)
         self._misses = self._labels = 0
         self._opened = [0]  # streams of this rule have numbers of their own
-        self._queue = LabelQueue(terms, calibrated.classes, self._opened)
+        self._queue = LabelQueue(terms, calibrated.classes, self._opened, calibrated.class_names)
         self.log = Log.of(2)
 
     @property
@@ -341,7 +341,8 @@ class AdaptiveRule:
         if not counts or not position or saved.log.rows.shape[1] != 3:
             raise ValueError("counts or a threshold that no adaptive rule has")
         old = rule._queue
-        rule._queue = LabelQueue.restored(saved.queue, old.terms, old.classes, rule._opened)
+        known = old.terms, old.classes, old.opened, old.names
+        rule._queue = LabelQueue.restored(saved.queue, *known)
         rule._position, rule.log = saved.position, saved.log
         rule._misses, rule._labels = saved.misses, saved.labels
         return rule

@@ -34,6 +34,7 @@ from agreestop.common import (
     as_labels,
     is_integer,
     is_number,
+    without_names,
 )
 from agreestop.common.kept import KeptInFiles
 
@@ -122,6 +123,8 @@ class LabelQueue:
         What the rule promises, and the number of classes.
     opened
         The counter of the rule: the number of its next stream.
+    names
+        The names of the classes, where they are known.
 
     Attributes
     ----------
@@ -139,8 +142,10 @@ class LabelQueue:
         Whether any decision had a number.
     """
 
-    def __init__(self, terms: Terms, classes: int, opened: list[int]) -> None:
-        self.terms, self.classes, self.opened = terms, classes, opened
+    def __init__(
+        self, terms: Terms, classes: int, opened: list[int], names: Sequence[str] | None = None
+    ) -> None:
+        self.terms, self.classes, self.opened, self.names = terms, classes, opened, names
         self.explicit = self.numbered = False
         self.observed = self.processed = self.dropped = 0
         self.start = self.next = self.opened[0]
@@ -314,10 +319,13 @@ class LabelQueue:
     def _as_classes(self, decision: Given, label: Any) -> Any:
         """Labels as classes.
 
-        For open answers the class of a text among the answers of an input; for intervals 0 where
-        they hold the number and 1 where they do not.
+        The index of the name of a class; for open answers the class of a text among the answers of
+        an input; for intervals 0 where they hold the number and 1 where they do not.
         """
         terms, never = self.terms, self.classes - 1
+        if terms.has_classes and not terms.open_answers:
+            found = without_names(label, self.names)
+            return int(found) if isinstance(label, str) else found
         is_text = terms.open_answers and np.asarray(label).dtype.kind == "U"
         if terms.open_answers and isinstance(decision, Decision) and is_number(label):
             raise InputError(f"label is {label!r:.80}: give the right answer as text.")
@@ -470,12 +478,19 @@ class LabelQueue:
         )
 
     @classmethod
-    def restored(cls, saved: SavedQueue, terms: Terms, classes: int, opened: list[int]) -> Self:
+    def restored(
+        cls,
+        saved: SavedQueue,
+        terms: Terms,
+        classes: int,
+        opened: list[int],
+        names: Sequence[str] | None = None,
+    ) -> Self:
         """Return a queue that was saved; raise ValueError for one that no queue can have written.
 
         The counter of the rule goes on where it was.
         """
-        queue = cls(terms, classes, opened)
+        queue = cls(terms, classes, opened, names)
         for name in COUNTS:
             setattr(queue, name, getattr(saved, name))
         start, next_, streams = saved.start, saved.next, saved.streams

@@ -167,7 +167,9 @@ class DriftMonitor:
         self._promise = miss_level(calibrated, self.delta)
         self.level = self._promise.level
         self._given_up = 0
-        self._queue = LabelQueue(calibrated.rule.terms, calibrated.classes, calibrated.opened)
+        self._queue = LabelQueue(
+            calibrated.rule.terms, calibrated.classes, calibrated.opened, calibrated.class_names
+        )
         known = calibrated.first_risks
         self._grid = RiskGrid.of(known, calibrated.eta)
         self._bag = self._on_grid(np.empty(0) if known is None else known)
@@ -586,7 +588,8 @@ class DriftMonitor:
         monitor.alarms, monitor.misses, monitor.inputs = saved.alarms, saved.misses, saved.inputs
         monitor._bag, monitor._given_up = monitor._on_grid(bag), saved.given_up
         old = monitor._queue
-        monitor._queue = LabelQueue.restored(saved.queue, old.terms, old.classes, old.opened)
+        known = old.terms, old.classes, old.opened, old.names
+        monitor._queue = LabelQueue.restored(saved.queue, *known)
         return monitor
 
 

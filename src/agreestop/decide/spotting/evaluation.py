@@ -45,6 +45,8 @@ class SpottingEvaluation:
         The share of recordings with a false alarm.
     per_hour
         False alarms an hour, where the length of a step is known.
+    target
+        What is promised of `capped`, in words; empty where the threshold promises nothing.
 
     Examples
     --------
@@ -57,6 +59,8 @@ class SpottingEvaluation:
     >>> result = calibrated.evaluate(recordings[99:], [[(200, 210)]] * 21, within=20)
     >>> result.recordings, result.events, float(result.found)
     (21, 21, 1.0)
+    >>> result.target
+    'at most 0.05 a recording'
     """
 
     recordings: int
@@ -69,6 +73,7 @@ class SpottingEvaluation:
     capped: Estimate
     any_false_alarm: Estimate
     per_hour: Estimate | None
+    target: str
 
     def __repr__(self) -> str:
         shown = {
@@ -77,8 +82,10 @@ class SpottingEvaluation:
             "false alarms a recording": self.false_alarms,
             "recordings with a false alarm": self.any_false_alarm,
             "false alarms an hour": self.per_hour,
+            f"counted; promised {self.target}": self.capped if self.target else None,
         }
-        lines = [f"{name:30} {value!r}" for name, value in shown.items() if value is not None]
+        width = max(30, *map(len, shown))
+        lines = [f"{name:{width}} {value!r}" for name, value in shown.items() if value is not None]
         head = f"{self.recordings} recordings, {self.events} events, threshold {self.threshold:.6g}"
         return "\n".join([head, *lines])
 
@@ -93,6 +100,7 @@ def evaluate_alarms(
     step_hours: float | None,
     confidence: float,
     by_hour: bool,
+    target: str,
 ) -> SpottingEvaluation:
     """What `SpottingEvaluation` holds, from the alarms of each recording.
 
@@ -125,6 +133,7 @@ def evaluate_alarms(
         rate(np.minimum(false, cap), hours if by_hour else weights, False),
         rate(some, weights, True),
         None if hours is None else rate(false, hours, False),
+        target,
     )
 
 

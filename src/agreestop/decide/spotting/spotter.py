@@ -524,7 +524,10 @@ class CalibratedSpotter(KeptInFiles):
         alarms = [self.alarms(one) for one in data.scores]
         cap, per, threshold = self.spotter.cap, self.spotter.per, self.threshold
         known = data, alarms, self.near, chosen, cap, threshold
-        return evaluate_alarms(*known, hours, confidence, per == IN_AN_HOUR)
+        unit = "an hour" if per == IN_AN_HOUR else "a recording"
+        kept = threshold >= self.kth_value
+        target = f"at most {in_words(self.spotter.allowed)} {unit}" if kept else ""
+        return evaluate_alarms(*known, hours, confidence, per == IN_AN_HOUR, target)
 
     def with_threshold(self, threshold: float) -> Self:
         """The spotter with another threshold; `guarantee` says what it still promises."""

@@ -17,7 +17,6 @@ P(answered and wrong) ≤ 1 - target, on rows that did not fix the line.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Self
 
 import numpy as np
@@ -143,7 +142,7 @@ class GiveUp(KeptInFiles):
         seed : int
             Which half of the rows, or of the people, fits the curves of hope.
         """
-        premature = 1 - as_target(1 - _as_fraction(share), "1 - share")
+        premature = as_target(share, "share")
         data, size = (
             as_scores(scores_or_log_confidence, labels, times),
             as_max_set_size(max_set_size),
@@ -179,15 +178,6 @@ class GiveUp(KeptInFiles):
             for ceiling, numbers in zip(highest.tolist(), evidence.risk.T, strict=True)
         ]
         return cls(base, np.array(ceilings), known, TunedRows.of(data.log_confidence, data.ids))
-
-
-def _as_fraction(share: Target) -> Fraction:
-    try:
-        return share if isinstance(share, Fraction) else Fraction(str(share).strip())
-    except (ValueError, ZeroDivisionError):
-        raise InputError(
-            f"share is {share!r:.80}: give a share of the inputs, such as 0.05."
-        ) from None
 
 
 def _hope(log_risk: Floats, level: Floats, slope: Floats) -> Floats:
