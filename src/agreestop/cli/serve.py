@@ -132,6 +132,7 @@ def serve(
     if members is not None and calibrated is not None:
         from agreestop.ensembles import load as load_ensemble
 
+        say(f"Loading {members} and compiling what runs it; this can take a while.")
         wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
         ensemble = load_ensemble(members, engine=wanted)
         say_unchecked(calibrated, wanted, ensemble.digest)
