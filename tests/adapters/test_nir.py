@@ -353,10 +353,10 @@ def test_an_event_that_is_repeated_counts_every_time() -> None:
                 for step, spikes in zip(row, counted, strict=True):
                     np.testing.assert_array_equal(live.push(step), spikes)
             if name == "event-driven":
-                slots = engine.engines[0].live_slots(3)
+                slots = engine.engines[0].live_slots(3, np.arange(1, 31))
                 for step in zip(*steps, strict=True):
                     pointers = np.cumsum([0, *map(len, step)])
-                    evidence = slots.push(np.arange(3), pointers, np.concatenate(step))
+                    _, evidence = slots.push(np.arange(3), pointers, np.concatenate(step), True)
                 np.testing.assert_array_equal(evidence, expected[:, -1])
 
 

@@ -519,6 +519,15 @@ def test_a_stream_without_an_end_does_not_suit_a_rule_for_finite_inputs() -> Non
             session.push(0.5)
 
 
+@pytest.mark.parametrize("threshold", [2.0, math.inf, -math.inf])
+def test_a_score_at_the_threshold_is_no_alarm(threshold: float) -> None:
+    spotter = ag.Spotter(0.1).calibrate(example()).with_threshold(threshold)
+    scores, stream = [1.0, 2.0, np.nextafter(2.0, 3.0)], spotter.stream()
+    expected = [step for step, score in enumerate(scores) if score > threshold]
+    assert spotter.alarms(scores).tolist() == expected
+    assert [step for step, score in enumerate(scores) if stream.push(score)] == expected
+
+
 def test_another_threshold_promises_only_what_it_keeps() -> None:
     """Stricter than calibrated, few false alarms; below the limit, few missed events."""
     rng = np.random.default_rng(3)

@@ -31,7 +31,7 @@ from agreestop.common import (
 )
 from agreestop.common.errors import warn_user
 from agreestop.common.levels import Target
-from agreestop.decide.calibrated import CalibratedRule, Session
+from agreestop.decide.calibrated import Session
 from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
 from agreestop.decide.decisions import Decision, Decisions
 from agreestop.decide.leakage import Overlap, TrainingRows, mark_ids
@@ -102,9 +102,7 @@ class Division:
         """Which of the fitting rows are no copies of calibration rows."""
         return ~np.isin(self.ids[self.fitting], self.ids[self.calibration])
 
-    def calibrate(
-        self, rule: Any, examples: Any, rows: Integers, for_people: Target | None
-    ) -> CalibratedRule:
+    def calibrate(self, rule: Any, examples: Any, rows: Integers, for_people: Target | None) -> Any:
         """The rule, calibrated on the examples of these rows."""
         persons = None if self.people is None else self.people[rows]
         calibrated = rule.calibrate(examples, people=persons, for_people=for_people)

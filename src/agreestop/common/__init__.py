@@ -46,6 +46,7 @@ from .axes import check_series, time_last, warn_of_time_last
 from .errors import CalibrationWarning, InputError, needs, warn_user
 from .estimates import Estimate
 from .files import (
+    StrPath,
     atomic_writer,
     check_writable,
     file_lock,
@@ -95,6 +96,7 @@ __all__ = [
     "Rounding",
     "Schedule",
     "Stages",
+    "StrPath",
     "Target",
     "Words",
     "as_array",

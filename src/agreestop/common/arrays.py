@@ -207,13 +207,18 @@ def as_shape(shape: Sequence[int] | int, name: str) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)
 
 
+def are_sizes(sizes: object, count: int) -> bool:
+    """Whether these are `count` integers of at least 1."""
+    return (
+        isinstance(sizes, (tuple, list))
+        and len(sizes) == count
+        and all(is_integer(size) and size >= 1 for size in sizes)
+    )
+
+
 def as_size(size: tuple[int, int]) -> tuple[int, int]:
     """The sensor's height and width: two integers of at least one."""
-    if (
-        not isinstance(size, (tuple, list))
-        or len(size) != 2
-        or not all(is_integer(side) and side >= 1 for side in size)
-    ):
+    if not are_sizes(size, 2):
         raise InputError(
             f"size is {quoted(size)}: give the sensor's height and width in pixels, for example "
             "(20, 20)."

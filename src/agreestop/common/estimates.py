@@ -68,6 +68,11 @@ class Estimate(float):
     def __repr__(self) -> str:
         return f"{float(self):.4g} [{self.low:.4g}, {self.high:.4g}]"
 
+    def in_words(self, form: str = ".3f") -> str:
+        """The number in this format, and its interval where it has one."""
+        ends = "" if math.isnan(self.low) else f" [{self.low:{form}}, {self.high:{form}}]"
+        return f"{float(self):{form}}{ends}"
+
     @classmethod
     def of_mean(cls, values: Floats | Integers, confidence: float) -> Self:
         """A mean of many realisations, with the normal interval."""

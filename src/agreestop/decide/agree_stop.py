@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from importlib.util import find_spec
-from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,6 +27,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_checkpoints,
     as_seed,
     is_integer,
@@ -50,8 +50,9 @@ from .answer_kinds import BestClasses, NodeOfTree, Tree
 from .answers import Answers, Transcript, VoteRisk
 from .calibration import Uncalibrated
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy
-from .confidence import MergeConfidence, RiskNumbers, as_pooling, pooling_of
+from .confidence import MergeConfidence, RiskNumbers, pooling_of
 from .leakage import TunedRows
+from .merging import as_pooling
 from .risks import FixedTime, Gate, Risk, TopMass
 from .rule import (
     Fit,
@@ -253,37 +254,34 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 f"depth is {depth!r:.80}: give a depth from 1 to {tree.depth}, 'each', or None for "
                 "all at once."
             )
-        given = {
-            "give_up": self.give_up is not None,
-            "loss": self.loss is not None,
-            "gate": self.gate is not None,
-            "accumulated": self.accumulated,
-            "fill or trim": self.fill or self.trim != 1,
-            f"max_set_size={self.max_set_size}": self.max_set_size > 1,
-            f"risk={type(self.risk).__name__}": not self.risk.pools_classes,
-        }
-        for name, used in given.items():
-            if used:
-                raise InputError(
-                    f"there is no promise with a tree and {name}: leave it out, with "
-                    "max_set_size=1 and TopMass as the risk."
-                )
+        used = self._used_for_sets(
+            ("give_up", self.give_up is not None),
+            ("fill or trim", self.fill or self.trim != 1),
+            (f"risk={type(self.risk).__name__}", not self.risk.pools_classes),
+        )
+        if used:
+            raise InputError(
+                f"there is no promise with a tree and {used[0]}: leave it out, with "
+                "max_set_size=1 and TopMass as the risk."
+            )
 
     def _check_open(self) -> None:
         """Refuse what has no meaning for open answers."""
-        given = {
-            "loss": self.loss is not None,
-            "class_conditional": self.class_conditional,
-            "gate": self.gate is not None,
-            "accumulated": self.accumulated,
-            f"max_set_size={self.max_set_size}": self.max_set_size > 1,
-        }
-        for name, used in given.items():
-            if used:
-                raise InputError(
-                    f"{name} is for classes that all inputs share, and open answers are different "
-                    "in each: leave it out, with max_set_size=1."
-                )
+        if used := self._used_for_sets(("class_conditional", self.class_conditional)):
+            raise InputError(
+                f"{used[0]} is for classes that all inputs share, and open answers are different "
+                "in each: leave it out, with max_set_size=1."
+            )
+
+    def _used_for_sets(self, *more: tuple[str, bool]) -> list[str]:
+        """The names of the settings in use that are about sets of classes, and of some more."""
+        known = (
+            ("loss", self.loss is not None),
+            ("gate", self.gate is not None),
+            ("accumulated", self.accumulated),
+            (f"max_set_size={self.max_set_size}", self.max_set_size > 1),
+        )
+        return [name for name, used in (*known, *more) if used]
 
     def _use_gate(self, gate: Gate) -> None:
         if not isinstance(gate, Gate):
@@ -319,7 +317,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return given.at(self.checkpoints)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+    def load(cls, path: StrPath, times: Sequence[float] | None = None) -> Any:
         if not holds_answers(path):
             return super().load(path, times)
         found = Answers.load(path)
@@ -327,7 +325,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     @classmethod
     def load_labelled(
-        cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
+        cls, path: StrPath, purpose: str, times: Sequence[float] | None = None
     ) -> Any:
         if holds_answers(path):  # the promise may be about the answers themselves
             return cls.load(path, times)
@@ -509,7 +507,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 "class."
             )
         elif self.accumulated:
-            sure = in_words(1 - (self.terms.delta or 0))
+            sure = in_words(1 - Fraction(self.terms.delta or 0))
             return (
                 f"with probability at least {sure} over the draw of the calibration examples, for "
                 "every time, the answers that came by then hold the true class with probability at "
@@ -672,15 +670,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     @classmethod
     def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        *,
-        pooling: Any = None,
-        risk: Risk | None = None,
-        **options: Any,
+        cls, kind: str, *, pooling: Any = None, risk: Risk | None = None, **settings: Any
     ) -> Rule:
         given = as_pooling(pooling)
         if given is not None and not isinstance(given, MergeConfidence):
@@ -690,11 +680,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             )
         chosen = pooling_of(given)
         if kind == "fixed-time":
-            return cls(target, checkpoints, max_set_size, True, FixedTime(chosen), **options)
-        if options.get("give_up") is not None:
-            risk = options["give_up"].risk
-        risk = risk or options.get("gate") or TopMass(chosen)
-        return cls(target, checkpoints, max_set_size, risk=risk, **options)
+            return cls(fill=True, risk=FixedTime(chosen), **settings)
+        if "give_up" in settings:
+            risk = settings["give_up"].risk
+        return cls(risk=risk or settings.get("gate") or TopMass(chosen), **settings)
 
 
 BESIDE = 2 * UNITS * UNIT

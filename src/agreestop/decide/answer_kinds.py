@@ -34,7 +34,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -46,6 +45,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     read_file,
     set_fields,
 )
@@ -532,7 +532,7 @@ class Tree(KeptInFiles):
         set_fields(self, branches=known)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
+    def load(cls, path: StrPath) -> Self:
         """Read a tree from a JSON file: an object of groups, with lists of classes.
 
         Examples
@@ -664,7 +664,7 @@ class NodeOfTree(StopsOnRisk, KeptInFiles):
         return Evidence(evidence.values, self._risks(evidence.values)[..., self.depth])
 
     def _risks(self, values: Floats) -> Floats:
-        """r_d, (..., D + 1); a rise within float64 rounding is none."""
+        """r_d, (..., D + 1); a rise within float64 rounding does not count."""
         risks = values.min(axis=-1)
         for depth in range(1, risks.shape[-1]):
             above = risks[..., depth - 1]

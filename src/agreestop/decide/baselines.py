@@ -15,7 +15,6 @@ from agreestop.common import (
     Booleans,
     Floats,
     InputError,
-    Integers,
     KeptInFiles,
     as_floats,
     is_number,
@@ -60,9 +59,6 @@ class ConfidenceRule(Uncalibrated):
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         return Evidence(MODEL_AVERAGE.pool(log_confidence))
-
-    def best(self, evidence: Evidence) -> Integers:
-        return evidence.values.argmax(axis=-1)
 
     def rounding(self, base: Rounding) -> Rounding:
         return base
@@ -208,19 +204,10 @@ class SEENN(ConfidenceRule, KeptInFiles):
         return "no guarantee: the confidence threshold was fixed by hand."
 
     @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        *,
-        threshold: float | None = None,
-        **_: Any,
-    ) -> Rule:
-        if threshold is None:
+    def build(cls, kind: str, **settings: Any) -> Rule:
+        if "threshold" not in settings:
             raise InputError(
                 "the rule seenn stops at a confidence that you fix: give a threshold, for example "
                 "0.9."
             )
-        return cls(threshold, checkpoints, max_set_size)
+        return cls(**settings)

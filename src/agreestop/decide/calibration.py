@@ -299,6 +299,10 @@ class Uncalibrated(Rule):
 
     decide, save, stream = refused("decide on"), refused("save"), refused("stream from")
 
+    def best(self, evidence: Evidence) -> Integers:
+        """The class of the largest value."""
+        return evidence.values.argmax(axis=-1)
+
     def examples_needed(self, K: int = 1) -> int:
         return least_n(self.exact_target, self.terms.delta)
 
@@ -338,7 +342,7 @@ class Uncalibrated(Rule):
             dQ/dP of each input, none above max_weight: the promise under the shifted distribution.
         people : array (n,), optional
             The person (patient, sensor, recording) of each row: the promise is for a row of a new
-            person, people counting equally. Rows of one person need not look like another's.
+            person, people counting equally. Rows of two people may differ.
         for_people : float, optional
             With people: for this share of new people, at most a share 1 - target of their answers
             misses.
@@ -351,8 +355,8 @@ class Uncalibrated(Rule):
         -----
         Warns if n is too small for the rule ever to exclude a label, and if labels and columns of
         the scores are not in the same order. `notes` of what it returns say if the labels come in
-        blocks, as in rows that were not shuffled before they were divided, and if so many
-        checkpoints make the rule stop much later than four of them.
+        blocks, as in rows that were not shuffled before they were divided, and if the rule stops
+        much later with all its checkpoints than with four of them.
         """
         if isinstance(labels, str) and labels != "final":
             raise InputError(
@@ -377,7 +381,7 @@ class Uncalibrated(Rule):
 class WithoutClasses(Uncalibrated):
     """A rule whose inputs have losses or numbers in place of classes.
 
-    Its checkpoints are those of the calibration data if none are given.
+    Without checkpoints of its own, it takes the times of the calibration data.
     """
 
     max_set_size = 1
@@ -402,17 +406,10 @@ class WithoutClasses(Uncalibrated):
         return np.zeros(len(evidence), dtype=np.int64)
 
     @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        **options: Any,
-    ) -> Rule:
-        if max_set_size != 1:
+    def build(cls, kind: str, **settings: Any) -> Rule:
+        if settings.pop("max_set_size") != 1:
             raise InputError(f"max_set_size has no use for a {cls.__name__}: leave it out.")
-        return cls(target, checkpoints, **options)  # type: ignore[call-arg]
+        return cls(**settings)
 
 
 class ThresholdRule(Uncalibrated):
@@ -433,9 +430,6 @@ class ThresholdRule(Uncalibrated):
 
     def answer(self, final: bool = False) -> Answer:
         return BestClasses(self.max_set_size, -math.inf, final)
-
-    def best(self, evidence: Evidence) -> Integers:
-        return evidence.values.argmax(axis=-1)
 
     def rounding(self, base: Rounding) -> Rounding:
         return base.scaled(1.0)

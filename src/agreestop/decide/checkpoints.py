@@ -357,19 +357,25 @@ def run_rounds(
 def in_rounds(
     index: Integers, inputs: Integers, where: Integers
 ) -> Iterator[tuple[Index, Integers, Integers]]:
-    """Rounds over inputs (n,) at checkpoints (n,), where those of an input come in their order.
+    """Rounds over inputs (n,) at checkpoints (n,), where the checkpoints of an input come in order.
 
     They are sorted once, so a round costs the same however many there are.
     """
+    if len(set(inputs.tolist())) == len(inputs):  # as most often: one round
+        yield _shared(index), inputs, where
+        return
     order = np.argsort(inputs, kind="stable")
     begins = np.flatnonzero(np.diff(inputs[order], prepend=-1))
     # 0, 1, … for the checkpoints of each input
     turn = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
     by_turn = order[np.argsort(turn, kind="stable")]
     for chosen in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]):
-        found = index[chosen]
-        same = len(found) and (found == found[0]).all()
-        yield int(found[0]) if same else found, inputs[chosen], where[chosen]
+        yield _shared(index[chosen]), inputs[chosen], where[chosen]
+
+
+def _shared(index: Integers) -> Index:
+    """One checkpoint where all inputs of a round are at the same."""
+    return int(index[0]) if len(index) and (index == index[0]).all() else index
 
 
 def run_checkpoints(

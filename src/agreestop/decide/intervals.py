@@ -22,7 +22,6 @@ s² plus the variance of m, as for a mixture of them; ends are means.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -34,6 +33,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_floats,
     as_ids,
     as_times,
@@ -172,7 +172,7 @@ def _disorder(pairs: Floats, ends: bool) -> str:
     return ""
 
 
-def load_numbers(path: str | PathLike[str]) -> Numbers:
+def load_numbers(path: StrPath) -> Numbers:
     """Read a `.npz` file with the fields of `Numbers` as arrays."""
     how = "write one with numpy.savez(path, centre=..., scale=..., labels=...)"
     content = read_npz(path, "file of numbers", how)
@@ -237,7 +237,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
     target : float, str or Fraction
         The probability that the interval holds the true number.
     checkpoints : sequence of float, optional
-        Times at which the rule may stop; those of the calibration numbers if none are given.
+        Times at which the rule may stop; the times of the calibration numbers unless given.
     max_width : float
         For side "both": an interval must be narrower to stop early. The last one may be wider.
     side : {"both", "upper", "lower"}
@@ -324,7 +324,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
         return self.at_checkpoints(given)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+    def load(cls, path: StrPath, times: Sequence[float] | None = None) -> Any:
         return load_numbers(path)
 
     def on(self, data: Any) -> Self:
@@ -340,7 +340,10 @@ class IntervalStop(WithoutClasses, KeptInFiles):
 
     def read_outputs(self, outputs: NDArray[Any]) -> Floats:
         """The numbers (..., K, 2) that members give."""
-        check_finite(outputs, " or ".join(FORMS[bool(self.ends)]))
+        names = " or ".join(FORMS[bool(self.ends)])
+        check_finite(outputs, names)
+        if np.abs(outputs).max(initial=0.0) > LARGEST:
+            raise InputError(f"{names} holds a number above {LARGEST:g}: give smaller ones.")
         if sentence := _disorder(outputs, bool(self.ends)):
             raise InputError(sentence)
         return np.asarray(outputs, dtype=np.float64)

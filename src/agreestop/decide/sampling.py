@@ -152,7 +152,7 @@ class _Run:
 
 
 async def _within(ask: Callable[[], Awaitable[Any]], seconds: float | None) -> Any:
-    """What `ask` returns within so many seconds, else TimeoutError. Its own errors pass."""
+    """What `ask` returns within the given seconds, else TimeoutError. Its own errors pass."""
     own = None
     try:
         async with asyncio.timeout(seconds):

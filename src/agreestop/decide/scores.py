@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
@@ -27,6 +26,7 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
+    StrPath,
     as_array,
     as_checkpoints,
     as_ids,
@@ -480,6 +480,12 @@ def labels_of(scores: Scores) -> Integers:
     return scores.labels
 
 
+def classes_of_texts(names: Sequence[Sequence[str]], texts: Sequence[str], never: int) -> Integers:
+    """The class (n,) of each text among the answers of its input; `never` where it is none."""
+    pairs = zip(names, texts, strict=True)
+    return np.array([known.index(one) if one in known else never for known, one in pairs])
+
+
 def at_checkpoint(scores: Scores, index: int) -> Floats:
     """(n, K, C) log-confidences of one checkpoint; with a schedule, of the members that joined."""
     joined = joined_members(scores.times)
@@ -487,7 +493,7 @@ def at_checkpoint(scores: Scores, index: int) -> Floats:
     return np.ascontiguousarray(scores.log_confidence[:, index, :count], dtype=np.float64)
 
 
-def save_scores(path: str | PathLike[str], scores: Scores) -> None:
+def save_scores(path: StrPath, scores: Scores) -> None:
     """Write scores to a `.npz`, completely or not at all.
 
     Parameters
@@ -520,7 +526,7 @@ def save_scores(path: str | PathLike[str], scores: Scores) -> None:
 
 
 def save_spikes(
-    path: str | PathLike[str],
+    path: StrPath,
     spikes: ArrayLike | Spikes,
     labels: ArrayLike | None = None,
     classes: Sequence[str] | None = None,
@@ -559,7 +565,7 @@ def save_spikes(
     _save(path, spikes)
 
 
-def _save(path: str | PathLike[str], data: Scores | Spikes) -> None:
+def _save(path: StrPath, data: Scores | Spikes) -> None:
     """Write every field that says something, under its name."""
     known = {field.name: getattr(data, field.name) for field in fields(data)}
     unknown = (None, "", 0.0)
@@ -589,7 +595,7 @@ def _too_dense(unpacked: int, spikes: int, stored: int) -> bool:
     return unpacked > largest or spikes > max(MOST_SPIKES, SPIKES_PER_BYTE * stored)
 
 
-def made_of(kind: type[Kind], path: str | PathLike[str], content: Arrays, *names: str) -> Kind:
+def made_of(kind: type[Kind], path: StrPath, content: Arrays, *names: str) -> Kind:
     """Inputs of a kind from arrays of a file, which its sentences then name."""
     known: dict[str, Any] = {name: content[name] for name in names if name in content}
     if "times" in content:
@@ -600,7 +606,7 @@ def made_of(kind: type[Kind], path: str | PathLike[str], content: Arrays, *names
         raise InputError(f"{path}: {error}") from None
 
 
-def load_spikes(path: str | PathLike[str]) -> Spikes:
+def load_spikes(path: StrPath) -> Spikes:
     """Read a file that `save_spikes` wrote."""
     content = _read(path)
     if "spikes" not in content:
@@ -611,12 +617,12 @@ def load_spikes(path: str | PathLike[str]) -> Spikes:
     return Spikes(_unpack(path, content), **_known(path, content))
 
 
-def holds_answers(path: str | PathLike[str]) -> bool:
+def holds_answers(path: StrPath) -> bool:
     """Whether a file is one of open answers, by its name."""
     return Path(path).suffix.lower() in (".jsonl", ".ndjson")
 
 
-def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None) -> Scores:
+def load_scores(path: StrPath, times: Sequence[float] | None = None) -> Scores:
     """Read a score file, which `save_scores`, `save_spikes` or `numpy.savez` wrote.
 
     Parameters
@@ -677,11 +683,11 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     return scores if times is None else scores.at(times)
 
 
-def _read(path: str | PathLike[str]) -> Arrays:
+def _read(path: StrPath) -> Arrays:
     return read_npz(path, "score file", HOW_TO_WRITE, unpacked_limit=UNPACKED)
 
 
-def _known(path: str | PathLike[str], content: Arrays, *more: str) -> dict[str, Any]:
+def _known(path: StrPath, content: Arrays, *more: str) -> dict[str, Any]:
     """What a file says of its inputs: the fields that `Scores` and `Spikes` share, and more."""
     names = ("ids", "trained", "trained_chance", *more)
     known: dict[str, Any] = {name: content[name] for name in names if name in content}
@@ -691,7 +697,7 @@ def _known(path: str | PathLike[str], content: Arrays, *more: str) -> dict[str, 
     return {"labels": content.get("labels"), **known, **texts}
 
 
-def _unpack(path: str | PathLike[str], content: Arrays) -> Booleans:
+def _unpack(path: StrPath, content: Arrays) -> Booleans:
     """The spikes (n, T, K, C) of a file, whose sizes are checked before memory is taken."""
     sizes, bits = content.get("spikes_shape", np.empty(0)), content["spikes"]
     shape = tuple(sizes.ravel().tolist()) if sizes.dtype.kind in "iu" else ()

@@ -53,20 +53,17 @@ from agreestop.common.levels import (
 from .answer_kinds import NestedSets, fill_empty
 from .calibration import Uncalibrated
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy, State, Verdict
-from .confidence import (
-    MODEL_AVERAGE,
+from .confidence import MODEL_AVERAGE, MergeConfidence, Pooling, at_checkpoints
+from .leakage import TunedRows
+from .merging import (
     MajorityVote,
-    MergeConfidence,
     MergedRanks,
     MergePValues,
     MergeRanks,
     PooledRanks,
-    Pooling,
     as_pooling,
-    at_checkpoints,
     least_n_merged,
 )
-from .leakage import TunedRows
 from .risks import Gate, LogLoss, Score, Spread, Temperature, TuningRanks
 from .rule import (
     ALTERNATIVE,
@@ -461,18 +458,8 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         )
 
     @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        *,
-        pooling: Any = None,
-        **options: Any,
-    ) -> Rule:
-        chosen = MODEL_AVERAGE if pooling is None else as_pooling(pooling)
-        return cls(target, checkpoints, max_set_size, chosen, **options)
+    def build(cls, kind: str, *, pooling: Any = MODEL_AVERAGE, **settings: Any) -> Rule:
+        return cls(pooling=as_pooling(pooling), **settings)
 
 
 def _spread(beta: float, data: Scores) -> Score:

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
-from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +30,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_checkpoints,
     as_floats,
     as_ids,
@@ -119,7 +119,7 @@ class Risks(Inputs):
         return self.risk[:, :, None, None]
 
 
-def load_risks(path: str | PathLike[str]) -> Risks:
+def load_risks(path: StrPath) -> Risks:
     """Read a `.npz` file with `risk` (n, M) and, where known, `loss` (n, M), `times` and `ids`."""
     content = read_npz(
         path, "file of risks", "write one with numpy.savez(path, risk=..., loss=...)"
@@ -138,7 +138,7 @@ class StopRule(WithoutClasses, KeptInFiles):
     target : float, str or Fraction, optional
         For losses in {0, 1}: the probability that an input is not wrong.
     checkpoints : sequence of float, optional
-        Times at which the rule may stop; those of the calibration risks if none are given.
+        Times at which the rule may stop; the times of the calibration risks unless given.
     max_loss : float, optional
         In place of a target: the mean loss that is promised.
     largest_loss : float
@@ -232,12 +232,12 @@ class StopRule(WithoutClasses, KeptInFiles):
         return self.read(Risks(risk, labels, known))  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+    def load(cls, path: StrPath, times: Sequence[float] | None = None) -> Any:
         return load_risks(path)
 
     @classmethod
     def load_labelled(
-        cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
+        cls, path: StrPath, purpose: str, times: Sequence[float] | None = None
     ) -> Any:
         if (data := load_risks(path)).loss is None:
             raise InputError(
@@ -249,6 +249,10 @@ class StopRule(WithoutClasses, KeptInFiles):
         risk = np.asarray(given)
         if risk.shape != () or risk.dtype.kind not in "fiu" or np.isnan(risk):
             raise InputError(f"risk is {given!r:.80}: push one number for each checkpoint.")
+        if np.isfinite(risk) and abs(risk) > LARGEST_RISK:
+            raise InputError(
+                f"risk is {given!r:.80}: push a number of at most {LARGEST_RISK:g} in size, or inf."
+            )
         return risk.reshape(1, 1)
 
     def calibrate(  # type: ignore[override]

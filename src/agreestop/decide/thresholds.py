@@ -288,7 +288,7 @@ class OneThreshold(Policy, KeptInFiles):
     def check_blocks(self, count: int) -> None:
         divided = (self.blocks is None) == (count > 0)
         if not self.by_checkpoint and (divided or self.values.shape[1] != max(count, 1)):
-            raise ValueError("blocks other than those of the rule")
+            raise ValueError("blocks that the rule does not have")
         names, kth = self.group_names or (), self.order_statistics
         if len(set(names)) < len(names):
             raise ValueError("a group that occurs twice")

@@ -55,5 +55,6 @@ _LAZY |= {"choose_engine": "runner", "lightest_engine": "runner"}
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needs(f"agreestop.engines.{name}"):
+    extras = "engines" if name == "EventDriven" else ""
+    with needs(f"agreestop.engines.{name}", extras=extras):
         return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -221,7 +221,7 @@ class Runner(ABC):
         rule: CalibratedRule,
         *,
         window: int,
-        event: Event,
+        event: Event | None = None,
         skip: int = 0,
         group: ArrayLike | None = None,
         any_engine: bool = False,
@@ -230,10 +230,11 @@ class Runner(ABC):
         """Watch a stream without an end: call `session.push(indices)` or `push(frame=array)`.
 
         A push returns a `Detection` where the spotter's score is above its threshold, later the
-        rule's `Decision` on the steps after it, else None. window and event as for `listen`. skip:
-        steps after a detection that the rule does not count, as in `.after(..., skip=)`, so that
-        the rest of the event is not taken for what follows it. group: the stream's group, for a
-        rule with groups. See `agreestop.engines.watching` for what is promised.
+        rule's `Decision` on the steps after it, else None. window and event as for `listen`; by
+        default the event of the scores that the spotter was calibrated on. skip: steps after a
+        detection that the rule does not count, as in `.after(..., skip=)`, so that the rest of the
+        event is not taken for what follows it. group: the stream's group, for a rule with groups.
+        See `agreestop.engines.watching` for what is promised.
         """
         self._check_watching()
         engine, names = self.current_engine(), self.class_names

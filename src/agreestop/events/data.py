@@ -22,11 +22,11 @@ from agreestop.common import (
     Integers,
     ProgressCallback,
     as_labels,
-    is_integer,
     no_progress,
 )
+from agreestop.common.arrays import are_sizes
 
-from .container import Events, Inputs, RowIndex, as_inputs
+from .container import Events, Inputs, RowIndex, as_inputs, density_of
 
 NUMBERS = (np.bool_, np.uint8, np.float32)
 PARTS = ("training", "tuning", "pool")
@@ -103,9 +103,7 @@ class EventData:
     @property
     def density(self) -> float:
         """The share of cells that are not zero, over all inputs and steps."""
-        if isinstance(self.inputs, Events):
-            return self.inputs.density
-        return float(np.count_nonzero(self.inputs) / max(1, self.inputs.size))
+        return density_of(self.inputs)
 
     @property
     def steps(self) -> int:
@@ -237,11 +235,7 @@ def class_numbers(labels: Integers) -> tuple[str, ...]:
 
 def as_sizes(sizes: Sequence[int]) -> Sizes:
     """How many inputs training, tuning and the pool have: three integers of at least 1."""
-    if (
-        not isinstance(sizes, (tuple, list))
-        or len(sizes) != 3
-        or not all(is_integer(size) and size >= 1 for size in sizes)
-    ):
+    if not are_sizes(sizes, 3):
         raise InputError(
             f"sizes is {sizes!r}: give how many inputs training, tuning and the pool have, for "
             "example (700, 100, 200)."

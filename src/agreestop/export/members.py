@@ -92,7 +92,7 @@ def exported_members(ensemble: Ensemble | AdaptedEngine, engine: Engine, members
     event-driven is refused.
     """
     network: Any = ensemble.network
-    networks = list(network.each) if isinstance(network, ModuleMembers) else [network]
+    networks: list[Any] = list(network.each) if isinstance(network, ModuleMembers) else [network]
     engines = engine.engines if isinstance(engine, SideBySide) else [engine]
     found: Members = []
     for part, one in zip(engines, networks, strict=False):

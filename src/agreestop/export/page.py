@@ -37,7 +37,7 @@ from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events
 from agreestop.events.datasets.moving_digits import DIGITS, MNIST, SENSOR
 
-from .c_files import as_events, check_decisions, score_in_batches
+from .checks import as_events, check_decisions, score_in_batches
 from .members import ExportedLayer, check_exportable, exported_members
 from .rules import ExportedRule, exported_rule
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +20,7 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
+    StrPath,
     as_array,
     as_floats,
     as_row_names,
@@ -105,9 +105,7 @@ class Recordings:
         inputs = tuple(self.inputs[row] for row in rows) if self.inputs else ()
         return replace(self, scores=scores, events=events, people=people, inputs=inputs)
 
-    def save(
-        self, path: str | PathLike[str], events: Any = None, people: ArrayLike | None = None
-    ) -> None:
+    def save(self, path: StrPath, events: Any = None, people: ArrayLike | None = None) -> None:
         """Write them as one `.npz` file, with events and people where these are known."""
         data = self.of(self, events, people)
         lengths = [len(one) for one in data.scores]
@@ -214,7 +212,7 @@ def _as_events(events: ArrayLike, steps: int, row: int) -> Integers:
     return array[np.argsort(array[:, 0], kind="stable")].astype(np.int64)
 
 
-def load_recordings(path: str | PathLike[str]) -> Recordings:
+def load_recordings(path: StrPath) -> Recordings:
     """Read recordings that `Recordings.save` or `numpy.savez` wrote.
 
     scores (sum of all T_i,), offsets (n + 1,), and where known events (E, 3), of which each is

@@ -37,7 +37,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from numbers import Real
-from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -48,6 +47,7 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_count,
     set_fields,
     warn_user,
@@ -338,7 +338,7 @@ class Spotter(KeptInFiles):
     save, stream = refused("save"), refused("stream from")
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> "CalibratedSpotter":
+    def load(cls, path: StrPath) -> "CalibratedSpotter":
         """Read a calibrated spotter that `save` wrote."""
         return read_rule_file(path, CalibratedSpotter, _check_loaded)
 
@@ -536,7 +536,7 @@ class CalibratedSpotter(KeptInFiles):
             raise InputError(f"threshold is {quoted(threshold)}: give a number.")
         return replace(self, threshold=float(threshold))
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the spotter to one file: a readable header and plain arrays, all or nothing."""
         summary = {"guarantee": self.guarantee, "calibration_recordings": self.n}
         write_rule_file(path, self, summary)

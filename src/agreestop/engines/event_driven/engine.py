@@ -131,8 +131,10 @@ class EventDriven:
         live = EventDrivenLive(self._network, self.input_shape, self.repeats)
         return EventDrivenFiltered(live, prefilter, times)
 
-    def live_slots(self, slots: int) -> "EventDrivenSlots":
-        return EventDrivenSlots(self._network, slots, self.repeats)
+    def live_slots(
+        self, slots: int, times: Integers, prefilter: Prefilter | None = None
+    ) -> "EventDrivenSlots":
+        return EventDrivenSlots(self._network, slots, self.repeats, times, prefilter)
 
     def members_slice(self, first: int, last: int) -> "EventDriven":
         part = copy(self)
@@ -221,7 +223,7 @@ class EventDrivenPass:
         )
         received = block.received
         for index, layer in enumerate(network.layers):
-            spikes, shared = block.spikes[index], not (index or network.received)
+            spikes = block.spikes[index]
             fixed = (
                 layer,
                 network.members,
@@ -232,20 +234,13 @@ class EventDrivenPass:
                 self._state,
                 steps,
             )
-            given = (*fixed, spikes, received, frames, self._valued and index == 0)
-            if shared:
+            given: tuple[Any, ...] = (*fixed, spikes, received, frames, self._valued and not index)
+            buffers: tuple[str, ...] = ("active", "starts", "events", "values", "currents")
+            units = (network.members if index else 1) * int(layer["height"])
+            if not (index or network.received):  # all threads read the lists of the inputs
                 units = network.members * int(layer["wide"] + layer["narrow"])
-                self._in_parallel(
-                    units * len(slots), kernels.advance, (*given, *lists_of_inputs), ("currents",)
-                )
-            else:
-                units = (network.members if index else 1) * int(layer["height"])
-                self._in_parallel(
-                    units * len(slots),
-                    kernels.advance,
-                    given,
-                    ("active", "starts", "events", "values", "currents"),
-                )
+                given, buffers = (*given, *lists_of_inputs), ("currents",)
+            self._in_parallel(units * len(slots), kernels.advance, given, buffers)
             received = spikes
             if layer["pool"]:
                 received = block.pooled[index]
