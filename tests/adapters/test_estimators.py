@@ -547,7 +547,7 @@ def test_a_series_that_arrives_is_decided_as_in_a_batch(channels: int) -> None:
             buffer[...] = series[..., time - 1]
             if decision := session.push(buffer):
                 break
-        assert decision == session.decision
+        assert decision is not None and decision == session.decision
         expected = decisions[row]
         assert (time, decision.classes) == (expected.time, expected.classes)
         assert (decision.time, decision.names) == (expected.time, expected.names)
