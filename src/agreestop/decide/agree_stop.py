@@ -455,7 +455,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             check_costs(self.loss, examples)
             return found | reduce_costs(self.loss, answer, evidence, labels, rounding)
         if self.accumulated:
-            failures = answer.failures(evidence, labels, None, None)
+            failures = answer.failures(evidence, labels, None)
             ends = {"fails": failures.fails, "fails_end": failures.fails_end}
             return found | {"opens": failures.opens} | ends
         found |= answer.reduce(evidence, labels, rounding)

@@ -89,11 +89,12 @@ class Answer(ABC):
 
     @abstractmethod
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
-        """opens, fails and fails_end from evidence (n, M, ...) and labels (n,), or a loss (n, M).
+        """opens, fails and fails_end from evidence (n, M, ...) and labels (n,).
 
-        With a rounding, the label may have changed places with classes that tie with it.
+        Where there are no classes, losses (n, M) or true numbers (n, 1) stand for labels. With a
+        rounding, the label may have changed places with classes that tie with it.
         """
 
     @abstractmethod
@@ -104,9 +105,9 @@ class Answer(ABC):
         self, evidence: Evidence, labels: Integers, rounding: Rounding
     ) -> dict[str, NDArray[Any]]:
         """W and W_η (n,) of examples, and the least and the largest threshold that opens each."""
-        failures = self.failures(evidence, labels, None, None)
+        failures = self.failures(evidence, labels, None)
         W = failures.first()
-        rounded = self.failures(evidence, labels, None, rounding).first(rounding, W)
+        rounded = self.failures(evidence, labels, rounding).first(rounding, W)
         return {"W": W, "rounded": rounded, **_opening_range(failures.opens)}
 
     def shown(self, thresholds: Floats) -> Floats:
@@ -200,7 +201,7 @@ class BestClasses(StopsOnRisk, KeptInFiles):
         return values >= limit
 
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
         rank, mass = _standing(evidence.values, labels, rounding)
         kept = np.where(rank > 0, mass - self.log_trim, np.inf)
@@ -312,7 +313,7 @@ class NestedSets(Answer, KeptInFiles):
         return Evidence(np.where(waits, np.nan, evidence.values), evidence.log_risk)
 
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
         scores = evidence.values
         rows, classes = np.arange(len(labels)), scores.shape[2]
@@ -365,10 +366,9 @@ class AnyRisk(StopsOnRisk, KeptInFiles):
         return Verdict(stop | last, np.asarray(answered)[:, None], state)
 
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
-        assert loss is not None
-        fails = np.where(loss > 0, -np.inf, np.inf)
+        fails = np.where(labels > 0, -np.inf, np.inf)
         end = np.full(len(fails), np.inf) if self.abstains else fails[:, -1]
         return Failures(evidence.risk, fails, end)
 
@@ -688,7 +688,7 @@ class NodeOfTree(StopsOnRisk, KeptInFiles):
         return Verdict(stop | last, sets & (stop[:, None] | (not self.abstains)), state)
 
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
         return self.failures_at(self.depth, evidence, labels, rounding)
 

@@ -42,8 +42,7 @@ from agreestop.common import (
 from agreestop.common.errors import quoted, shortened
 from agreestop.common.levels import Rounding
 
-from .checkpoints import Evidence, Index
-from .confidence import at_checkpoints
+from .checkpoints import Evidence, Index, at_checkpoints
 from .leakage import ReadRows, RowScores, TunedRows, join_marks, mark_ids
 from .risks import Risk
 from .scores import Inputs, classes_of_texts, labels_of

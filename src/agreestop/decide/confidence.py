@@ -14,9 +14,8 @@ tie often, and a tie must stay a tie.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,16 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 from agreestop.common import (
     Floats,
     InputError,
-    Integers,
     check_finite,
-    join_parts,
     set_fields,
     with_axis,
 )
 from agreestop.common.kept import KeptInFiles
 
 LARGEST_LOGIT = 1e300
-Found = TypeVar("Found")
 
 
 def log_softmax(logits: Floats) -> Floats:
@@ -283,26 +279,3 @@ def pooling_of(pooling: Pooling | None) -> MergeConfidence:
             "give MergeConfidence(r=...)."
         )
     return pooling
-
-
-def uniforms(seed: int | Sequence[int], count: int, first: int | None) -> Floats:
-    """The uniform numbers (count, 1) of inputs first, first + 1, …; fresh ones for None.
-
-    The number of an input depends on only the seed and `first`.
-    """
-    if first is None:
-        return np.random.default_rng().random((count, 1))
-    bits = np.random.PCG64(seed)
-    bits.advance(first)
-    return np.random.Generator(bits).random((count, 1))
-
-
-def at_checkpoints(
-    index: int | Integers, inputs: Floats, read: Callable[[int, Floats], Found]
-) -> Found:
-    """`read(checkpoint, inputs)` for one checkpoint, or for inputs at different checkpoints."""
-    if not isinstance(index, np.ndarray):
-        return read(index, inputs)
-    checkpoints = np.unique(index).tolist() or [0]  # without inputs, the shape still counts
-    joined: Any = join_parts([read(one, inputs[index == one]) for one in checkpoints])
-    return joined[index.argsort(kind="stable").argsort()]

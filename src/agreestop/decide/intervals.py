@@ -31,7 +31,6 @@ from agreestop.common import (
     Booleans,
     Floats,
     InputError,
-    Integers,
     KeptInFiles,
     StrPath,
     as_floats,
@@ -213,13 +212,11 @@ class Interval(StopsOnRisk, KeptInFiles):
         return Verdict(stop | last, sets, replace(state, interval=found))
 
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
-        """loss (n, 1) holds the true numbers."""
-        assert loss is not None
         first, second = evidence.values[..., 0], evidence.values[..., 1]
         scale = 1.0 if self.ends else second
-        below, above = (first - loss) / scale, (loss - (second if self.ends else first)) / scale
+        below, above = (first - labels) / scale, (labels - (second if self.ends else first)) / scale
         outside = {"both": np.maximum(below, above), "upper": above, "lower": below}
         fails = -outside[self.side]
         return Failures(evidence.risk, fails, fails[:, -1])
@@ -414,7 +411,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
             truth = pairs[:, -1:].mean(axis=-1) if self.ends else pairs[:, -1:, 0]
         if truth is None:
             raise InputError("labels are missing: give one true number for each input.")
-        found = answer.failures(evidence, examples.labels, truth, None)
+        found = answer.failures(evidence, truth, None)
         # How many units a rounding of the numbers themselves moves what is compared with λ.
         size = np.maximum(np.abs(pairs).max(axis=(1, 2)), np.abs(truth[:, 0]))
         size = size if self.ends else size / pairs[..., 1].min(axis=1)

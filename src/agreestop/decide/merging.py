@@ -48,13 +48,12 @@ from agreestop.common import (
 )
 from agreestop.common.kept import KeptInFiles
 
+from .checkpoints import at_checkpoints, uniforms
 from .confidence import (
     MergeConfidence,
     Pooling,
     as_exponent,
-    at_checkpoints,
     generalized_mean,
-    uniforms,
 )
 
 

@@ -838,7 +838,7 @@ class Gate(ShapedRisk, KeptInFiles):
             )
         base = TopMass() if risk is None else risk
         fitted = base.cut(known)  # the base is kept as fitted, so that rules may cut it themselves
-        failures = BestClasses(size).failures(fitted.over_time(data, size), truth, None, None)
+        failures = BestClasses(size).failures(fitted.over_time(data, size), truth, None)
         rounding = fitted.rounding(Rounding.of(data.log_confidence, data.rounding))
         offsets, slack, ends = fit_gate(failures, known, blocks, alpha, rounding)
         rows = TunedRows.of(data.log_confidence, data.ids)

@@ -52,8 +52,8 @@ from agreestop.common.levels import (
 
 from .answer_kinds import NestedSets, fill_empty
 from .calibration import Uncalibrated
-from .checkpoints import Evidence, Index, LabelledEvidence, Policy, State, Verdict
-from .confidence import MODEL_AVERAGE, MergeConfidence, Pooling, at_checkpoints
+from .checkpoints import Evidence, Index, LabelledEvidence, Policy, State, Verdict, at_checkpoints
+from .confidence import MODEL_AVERAGE, MergeConfidence, Pooling
 from .leakage import TunedRows
 from .merging import (
     MajorityVote,

@@ -307,7 +307,7 @@ class StopRule(WithoutClasses, KeptInFiles):
         if self.target is not None:
             if not np.isin(loss, (0.0, 1.0)).all():
                 raise InputError("a target is for losses of 0 and 1: give max_loss in its place.")
-            failures = self.answer().failures(examples.evidence, examples.labels, loss, None)
+            failures = self.answer().failures(examples.evidence, loss, None)
             return {"opens": risk, "fails": failures.fails, "fails_end": failures.fails_end}
         known = {"weights": examples.conditions.weights, "people": examples.conditions.people}
         for name, given in known.items():

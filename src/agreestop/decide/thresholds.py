@@ -57,8 +57,8 @@ from .checkpoints import (
     Policy,
     State,
     Verdict,
+    uniforms,
 )
-from .confidence import uniforms
 from .rule_files import reads_old
 
 TIES = 0.02  # width of the random numbers that break ties: 2 % of a risk, as risks are logarithms

@@ -151,7 +151,7 @@ class GiveUp(KeptInFiles):
         base = TopMass() if risk is None else risk
         fitted = base.cut(known)  # the base is kept as fitted, so that rules may cut it themselves
         evidence = fitted.over_time(data, size)
-        right = BestClasses(size).failures(evidence, truth, None, None).fails[:, -1] > -np.inf
+        right = BestClasses(size).failures(evidence, truth, None).fails[:, -1] > -np.inf
         conditions = Conditions.of(len(truth), people=people)
         units = np.arange(len(truth)) if conditions.people is None else conditions.people
         count = int(units.max()) + 1

@@ -352,7 +352,7 @@ def _failures(data: Scores, answer: BestClasses, tempered: bool) -> Failures:
         risk = TopMass.fit(few.rows(~rows)) if tempered else TopMass()
         some = few.rows(rows)
         evidence = risk.over_time(some, answer.max_set_size)
-        part = answer.failures(evidence, labels_of(some), None, None)
+        part = answer.failures(evidence, labels_of(some), None)
         opens[rows, :, member], fails[rows, :, member] = part.opens, part.fails
         fails_end[rows, member] = part.fails_end
     return Failures(opens, fails, fails_end)
