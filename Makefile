@@ -96,7 +96,7 @@ bench-check: $(VENV)/.test  ## fails where a key workload is slower than 0.8 of 
 $(CLUSTER)/.cluster: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLUSTER)
 	@echo '*' > $(CLUSTER)/.gitignore
-	$(CLUSTER)/bin/pip install $(PIP_FLAGS) --editable '.[cluster,figures,learn]' pytest
+	$(CLUSTER)/bin/pip install $(PIP_FLAGS) --editable '.[cluster,figures,learn]' pytest hypothesis
 	@touch $@
 
 cluster: $(CLUSTER)/.cluster  ## tests on a local Ray cluster of two workers, which are killed too, and how decisions scale; takes minutes; writes results/cluster

@@ -226,8 +226,8 @@ def soak(
     found = run_soak(seconds, output)
     sizes = [reading["bytes"] / 1e6 for reading in found["readings"]]
     out.print(
-        f"{found['decisions']:,} decisions; memory {sizes[0]:.0f} MB at first, {sizes[-1]:.0f} MB "
-        "at the end"
+        f"{found['decisions']:,} decisions, {found['errors']:,} messages refused, which were wrong "
+        f"on purpose; memory {sizes[0]:.0f} MB at first, {sizes[-1]:.0f} MB at the end"
     )
     show_written(output)
 

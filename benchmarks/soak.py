@@ -4,7 +4,8 @@ its process is read meanwhile.
     python -m benchmarks soak        writes results/serve/soak.json; takes ten minutes
 
 Again and again a client connects and opens 50 sessions. Of these 40 are decided and labelled, 5 are
-closed, 3 push what is no input and are refused, and 2 are left open when the client goes away. The
+closed, 3 push what is no input and are refused, and 2 are left open when the client goes away. So
+the server counts 3 errors for every 50 sessions, and the study fails where it counts others. The
 drift monitor keeps 8 bytes for each decision, in an array that is copied when it grows; that much
 is taken off before the growth is judged.
 """
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import agreestop as ag
-from agreestop.common import Integers
+from agreestop.common import InputError, Integers
 from agreestop.serve import AsyncClient
 
 from .digits import DigitsStudy
@@ -38,12 +39,13 @@ def memory(process: int) -> int:
     return 1024 * int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
 
 
-async def come_and_go(url: str, steps: list[list[Integers]], seconds: float) -> None:
+async def come_and_go(url: str, steps: list[list[Integers]], seconds: float) -> int:
     """Sessions that are decided and labelled, given up, refused, or whose client goes away, for
-    some seconds.
+    some seconds; how many messages the server had to refuse.
     """
     rng, end = np.random.default_rng(0), monotonic() + seconds
-    refused = int(max(step.max(initial=0) for one in steps for step in one)) + 10**6
+    no_input = int(max(step.max(initial=0) for one in steps for step in one)) + 10**6
+    refused = 0
     while monotonic() < end:
         async with AsyncClient(url) as client:
             sessions = await asyncio.gather(*(client.open() for _ in range(SESSIONS)))
@@ -56,7 +58,11 @@ async def come_and_go(url: str, steps: list[list[Integers]], seconds: float) -> 
             await asyncio.gather(*(one.label(0) for one in sessions[:LABELLED]))
             await asyncio.gather(*(one.close() for one in sessions[LABELLED : LABELLED + CLOSED]))
             wrong = sessions[LABELLED + CLOSED : LABELLED + CLOSED + REFUSED]
-            await asyncio.gather(*(one.push([refused]) for one in wrong), return_exceptions=True)
+            answers = await asyncio.gather(
+                *(one.push([no_input]) for one in wrong), return_exceptions=True
+            )
+            refused += sum(isinstance(answer, InputError) for answer in answers)
+    return refused
 
 
 def soak(
@@ -65,14 +71,14 @@ def soak(
     """Run a server for some seconds. `grown` is by how many bytes its memory grew after the
     warm-up, without what the monitor keeps.
     """
-    readings = []
+    readings, refused = [], 0
     with TemporaryDirectory() as folder:
         rule.save(Path(folder) / "rule")
         ensemble.save(Path(folder) / "members")
         with server_process(Path(folder) / "rule", Path(folder) / "members") as (url, process):
             began = monotonic()
             for _ in range(SAMPLES):
-                asyncio.run(come_and_go(url, steps, seconds / SAMPLES))
+                refused += asyncio.run(come_and_go(url, steps, seconds / SAMPLES))
                 found = status(url)
                 readings.append(
                     {
@@ -86,6 +92,12 @@ def soak(
             found = status(url)
     before, after = readings[SAMPLES // 5 - 1], readings[-1]
     kept = MONITOR_BYTES * (after["decisions"] - before["decisions"])
+    due = REFUSED * (found["opened"] // SESSIONS)
+    if not refused == found["errors"] == due:
+        raise AssertionError(
+            f"{due} messages were wrong on purpose: {refused} of them were refused, and the server "
+            f"counts {found['errors']} errors"
+        )
     counts = {
         name: found[name]
         for name in ("decisions", "labels", "errors", "opened", "messages", "sessions")

@@ -546,7 +546,8 @@ def soak_words() -> str:
     ]
     words = (
         f"While {found['opened']:,} sessions came and went, the memory of the server was "
-        f"{sizes[0]} and {sizes[1]}"
+        f"{sizes[0]} and {sizes[1]}. The server refused {found['errors']:,} messages, which were "
+        "wrong on purpose"
     )
     return f"{words}. ([Numbers](../results/serve/soak.json), `python -m benchmarks soak`.)"
 

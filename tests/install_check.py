@@ -78,7 +78,7 @@ def check_command_line(folder: Path) -> None:
     assert call("decide", "rule", "test.npz").startswith("input,stop_time,set_size,classes 0,")
     assert "By true class" in call("evaluate", "rule", "test.npz")
     assert "pip install 'agreestop[figures]'" in call("run", "--simulated", code=2)
-    assert "pip install 'agreestop[networks]'" in call("train", code=2)
+    assert "pip install 'agreestop[engines,learn]'" in call("train", code=2)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
 from agreestop.cli import main
-from agreestop.common import Booleans
+from agreestop.common import Booleans, atomic_writer
 from agreestop.ensembles import save_members
 from agreestop.networks import FullyConnected, Neuron, SpikingNetwork
 from tests.export.test_c import EXACT, SANITIZED
@@ -311,7 +311,7 @@ def test_a_spotter_alone_raises_the_alarms_of_python(rest: int, tmp_path: Path) 
             and (one.steps, one.alarms) == (len(scores), len(chosen.alarms(scores)))
             and ctypes.sizeof(one) == 16
         )
-    assert "recording" in (folder / "spotter_data.h").read_text()
+    assert "nothing is promised of false alarms" in (folder / "spotter_data.h").read_text()
 
 
 def test_what_cannot_be_exported_gets_a_sentence(members: Path, tmp_path: Path) -> None:
@@ -357,6 +357,32 @@ def test_an_export_of_another_kind_leaves_no_file_of_the_last(
     for export in exports:
         made = export()
         assert set(made.files) == {one.name for one in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("written", range(3))
+@pytest.mark.parametrize("before", ["nothing", "watch"])
+def test_an_interrupted_export_can_be_done_again(
+    members: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, written: int
+) -> None:
+    """Whatever was in the folder, and however many files were written."""
+    ensemble, spotter, rule = calibrate(members)
+    if before == "watch":
+        ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW)
+    done: list[Path] = []
+
+    def interrupted(path: Path) -> Any:
+        if len(done) == written:
+            raise KeyboardInterrupt
+        done.append(path)
+        return atomic_writer(path)
+
+    monkeypatch.setattr("agreestop.export.c_files.atomic_writer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ag.export.spotter_to_c(spotter, tmp_path)
+    monkeypatch.undo()
+    assert not (tmp_path / "sizes.h").exists()
+    made = ag.export.spotter_to_c(spotter, tmp_path)
+    assert set(made.files) == {one.name for one in tmp_path.iterdir()}
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: Any) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from agreestop.common import InputError
+from agreestop.common import InputError, needs
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.rule_files import kept_kind
 from agreestop.decide.spotting import CalibratedSpotter, Spotter
@@ -112,9 +112,10 @@ def export(
             "--members is missing: give the file of the ensemble; only a spotter alone needs none."
         )
     watch = _Watch.of(to, spotter, window, event, skip)
-    from agreestop.ensembles import load as load_ensemble
-    from agreestop.ensembles.files import OwnModules
-    from agreestop.export.members import OWN_MODULES
+    with needs("agreestop export", extras="engines"):
+        from agreestop.ensembles import load as load_ensemble
+        from agreestop.ensembles.files import OwnModules
+        from agreestop.export.members import OWN_MODULES
 
     loaded = [load_rule(path) for path in rules]
     for sentence in filter(None, map(never_stops, loaded)):

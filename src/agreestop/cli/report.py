@@ -140,8 +140,8 @@ def report(
         _report_numbers(scores, output, target, n_calibration, seed)
         return
     data = labelled_scores(scores, "a report")
-    inside = None if groups is None else read_lines(groups, len(data))
-    persons = None if people is None else read_lines(people, len(data))
+    inside = read_lines(groups, len(data))
+    persons = read_lines(people, len(data))
     options = {
         "target": target,
         "max-set-size": max_set_size,

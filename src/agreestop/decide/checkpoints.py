@@ -46,6 +46,7 @@ from agreestop.common import (
 from agreestop.common.levels import Rounding, Target, apart, as_target, in_words, same_number
 
 Row = TypeVar("Row")
+Found = TypeVar("Found")
 Index: TypeAlias = int | Integers
 """The checkpoint of a whole batch, or one checkpoint for each of its inputs, (b,)."""
 
@@ -357,7 +358,7 @@ def run_rounds(
 def in_rounds(
     index: Integers, inputs: Integers, where: Integers
 ) -> Iterator[tuple[Index, Integers, Integers]]:
-    """Rounds over inputs (n,) at checkpoints (n,), where those of an input come in their order.
+    """Rounds over inputs (n,) at checkpoints (n,), where the checkpoints of an input come in order.
 
     They are sorted once, so a round costs the same however many there are.
     """
@@ -416,6 +417,27 @@ def run_policy(policy: Policy, evidence: Evidence, rows: Integers, classes: int)
         return policy.judge(index, index == last, evidence[rows[active], index], state)
 
     return run_checkpoints(judge, state, last + 1, classes)
+
+
+def uniforms(seed: int | Sequence[int], count: int, first: int | None) -> Floats:
+    """The uniform numbers (count, 1) of inputs first, first + 1, …; fresh ones for None.
+
+    The number of an input depends on only the seed and `first`.
+    """
+    if first is None:
+        return np.random.default_rng().random((count, 1))
+    bits = np.random.PCG64(seed)
+    bits.advance(first)
+    return np.random.Generator(bits).random((count, 1))
+
+
+def at_checkpoints(index: Index, inputs: Floats, read: Callable[[int, Floats], Found]) -> Found:
+    """`read(checkpoint, inputs)` for one checkpoint, or for inputs at different checkpoints."""
+    if not isinstance(index, np.ndarray):
+        return read(index, inputs)
+    checkpoints = np.unique(index).tolist() or [0]  # without inputs, the shape still counts
+    joined: Any = join_parts([read(one, inputs[index == one]) for one in checkpoints])
+    return joined[index.argsort(kind="stable").argsort()]
 
 
 def select(data: Row, rows: Any, *names: str) -> Row:

@@ -95,6 +95,10 @@ class Steps:
         np.cumsum(self.counts, out=pointers[1:])
         return pointers
 
+    def each(self) -> list[Integers]:
+        """The flat indices of each step."""
+        return np.split(self.indices, self.pointers[1:-1])
+
     def part(self, first: int, last: int) -> Self:
         """The steps first … last - 1."""
         begin = int(self.counts[:first].sum())
@@ -103,7 +107,7 @@ class Steps:
 
     def each_once(self, inputs: int) -> Self:
         """The same, but a step with more events than inputs names each of them once."""
-        steps = np.split(self.indices, self.pointers[1:-1])
+        steps = self.each()
         for number in np.flatnonzero(self.counts > inputs).tolist():
             steps[number] = np.flatnonzero(np.bincount(steps[number], minlength=inputs))
         return type(self).of(steps)
@@ -408,11 +412,7 @@ class LiveBatch:
         elif row.separate is None:
             about = calibrated, row.number, row.group, row.fresh, self._options
             row.separate = LiveSession(cast(Engine, self._engine), *about)
-        for step in (
-            one.content
-            if one.steps is None
-            else np.split(one.steps.indices, one.steps.pointers[1:-1])
-        ):
+        for step in one.content if one.steps is None else one.steps.each():
             if isinstance(row.separate, LiveSession):
                 row.decision = (
                     row.separate.push(step)

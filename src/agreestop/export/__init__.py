@@ -14,7 +14,7 @@ nothing else; it takes one rule for each target.
 
 from agreestop.common.errors import needs
 
-with needs("agreestop.export"):
+with needs("agreestop.export", extras="engines"):  # they read the event-driven engine
     from .c_files import CExport, to_c
     from .page import PageExport, to_page
     from .watch_files import spotter_to_c, watch_to_c

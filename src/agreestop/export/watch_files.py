@@ -31,12 +31,9 @@ from agreestop.events.container import Events
 from .c_files import (
     INPUTS_FORMAT,
     SPOTTER,
-    TIED,
     WATCH,
     CExport,
     ExportedParts,
-    NearTies,
-    check_decisions,
     check_folder,
     csv_bytes,
     defines,
@@ -45,6 +42,7 @@ from .c_files import (
     write_export,
 )
 from .c_text import c_double, watch_ram_of
+from .checks import TIED, NearTies, check_decisions
 from .members import LARGEST
 
 LONGEST_REST = 2**32 - 1

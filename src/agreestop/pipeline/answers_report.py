@@ -193,9 +193,7 @@ def table_of_answers(records: list[AnswerRecord]) -> list[tuple[str, ...]]:
         name = one["rule"] if one["target"] is None else f"{one['rule']}, target {one['target']}"
         cost = f"{one['cost']:.1f}" if "cost" in one else ""
         right = f"{one['accuracy']:.3f}" if "accuracy" in one else ""
-        agreement = one["agreement"]
-        between = f"{agreement:.3f} [{agreement.low:.3f}, {agreement.high:.3f}]"
-        rows.append((name, f"{one['samples']:.2f}", cost, between, right))
+        rows.append((name, f"{one['samples']:.2f}", cost, one["agreement"].in_words(), right))
     return rows
 
 

@@ -71,8 +71,7 @@ def _figures(rule: StopRule, data: Risks, n: int, seed: int) -> tuple[str, str, 
     right = found.kept.within(0.0, 1.0)
     wrong = Estimate(1 - right, 1 - right.high, 1 - right.low, right.se)
     time = found.normalized_latency * data.times[-1]
-    shown = f"{wrong:.3f} [{wrong.low:.3f}, {wrong.high:.3f}]"
-    return f"{found.set_size:.3f}", shown, f"{time:.2f}"
+    return f"{found.set_size:.3f}", wrong.in_words(), f"{time:.2f}"
 
 
 def write_risks_page(rows: Rows, path: Path, name: str) -> Path:

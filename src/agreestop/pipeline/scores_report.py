@@ -4,7 +4,6 @@ Some rows are put aside for tuning. The others are the pool, which is divided ma
 into calibration and test rows, as in `measure`. The scores may come from any model.
 """
 
-import warnings
 from collections.abc import Mapping
 from fractions import Fraction
 from os import PathLike
@@ -26,7 +25,7 @@ from agreestop.common import (
     needs,
     no_progress,
 )
-from agreestop.common.errors import CalibrationWarning
+from agreestop.common.errors import no_calibration_warnings
 from agreestop.common.levels import Target, as_target, in_words
 from agreestop.decide.answer_kinds import Tree
 from agreestop.decide.intervals import load_numbers
@@ -88,17 +87,16 @@ def write_report(
         if not isinstance(given, kinds):
             raise InputError(f"write_report got a {type(given).__name__}: give {needed}.")
     check_writable(path)
-    if not isinstance(scores, Scores) and holds_risks(scores):
-        rows = measure_risks(load_risks(scores), n_calibration, seed, progress)
-        return write_risks_page(rows, Path(path), Path(scores).name)
-    if not isinstance(scores, Scores) and holds_numbers(scores):
-        found = measure_numbers(load_numbers(scores), target, n_calibration, seed, progress)
-        return write_numbers_page(found, Path(path), Path(scores).name)
-    data, name = (
-        (scores, "your scores")
-        if isinstance(scores, Scores)
-        else (load_scores(scores), Path(scores).name)
-    )
+    data, name = scores, "your scores"
+    if not isinstance(data, Scores):
+        name = Path(data).name
+        if holds_risks(data):
+            rows = measure_risks(load_risks(data), n_calibration, seed, progress)
+            return write_risks_page(rows, Path(path), name)
+        if holds_numbers(data):
+            found = measure_numbers(load_numbers(data), target, n_calibration, seed, progress)
+            return write_numbers_page(found, Path(path), name)
+        data = load_scores(data)
     return write_page(
         report_scores(
             data,
@@ -162,9 +160,7 @@ def report_scores(
     tuning, pool = data.rows(rows), data.rows(others)
     n, moments, members, classes = data.log_confidence.shape
     many = f"{members} members" if members > 1 else "one member"
-    with warnings.catch_warnings():
-        # the page says which rules cannot stop, and how many examples they need
-        warnings.simplefilter("ignore", CalibrationWarning)
+    with no_calibration_warnings():
         return report_measured(
             tuning,
             pool,

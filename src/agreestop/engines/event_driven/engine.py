@@ -21,19 +21,21 @@ from numpy.typing import NDArray
 from agreestop.common import Booleans, InputError, Integers, as_count, cores, parallel_for
 from agreestop.events.container import Events, Inputs
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.graphs import GraphNetwork
 
 from ..inputs import check_event_inputs, check_inputs, check_kept_rows, check_steps, is_binary
 from ..prefilter import Prefilter
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
-from .chains import Chains
+from .chains import Chains, plan_chain
 from .layout import (
     NO_VALUES,
     Block,
     FlatNetwork,
+    LayerPlan,
     aligned,
-    flatten_network,
     flatten_plans,
     load_kernels,
+    plan_network,
 )
 from .live import EventDrivenFiltered, EventDrivenLive, EventDrivenSlots
 from .rows import RowRun
@@ -44,6 +46,13 @@ BLOCK_PAIRS = 8192
 # at most, since the state of the rows shares the second-level cache with the weights of the tile
 BLOCK_STEPS = 128
 BLOCK_BYTES = 1 << 26
+
+
+def plan_layers(network: SpikingNetwork | GraphNetwork | Chains) -> list[LayerPlan]:
+    """The layers of a network as the engine packs them; an InputError where there are none."""
+    if isinstance(network, Chains):
+        return network.layers
+    return plan_chain(network) if isinstance(network, GraphNetwork) else plan_network(network)
 
 
 @final
@@ -85,18 +94,10 @@ class EventDriven:
         self.precision = precision
         self.threads = cores() if threads is None else as_count(threads, "threads")
         self.input_shape, self.repeats = tuple(config.input_shape), network.repeats
-        if isinstance(network, Chains):
-            self._network = flatten_plans(network.layers, precision, real_input=True)
-        else:
-            self._network = flatten_network(network, precision)
+        self._network = flatten_plans(plan_layers(network), precision, network.real_input)
         self.members, self.classes = self._network.members, self._network.classes
 
     __repr__ = describe
-
-    @property
-    def network(self) -> FlatNetwork:
-        """The members as the kernels read them: geometry, weights as they are stored, constants."""
-        return self._network
 
     def chunk_steps(self, rows: int) -> int:
         return CHUNK_STEPS
@@ -224,7 +225,7 @@ class EventDrivenPass:
         )
         received = block.received
         for index, layer in enumerate(network.layers):
-            spikes, shared = block.spikes[index], not (index or network.received)
+            spikes = block.spikes[index]
             fixed = (
                 layer,
                 network.members,
@@ -235,20 +236,13 @@ class EventDrivenPass:
                 self._state,
                 steps,
             )
-            given = (*fixed, spikes, received, frames, self._valued and index == 0)
-            if shared:
+            given: tuple[Any, ...] = (*fixed, spikes, received, frames, self._valued and not index)
+            buffers: tuple[str, ...] = ("active", "starts", "events", "values", "currents")
+            units = (network.members if index else 1) * int(layer["height"])
+            if not (index or network.received):  # all threads read the lists of the inputs
                 units = network.members * int(layer["wide"] + layer["narrow"])
-                self._in_parallel(
-                    units * len(slots), kernels.advance, (*given, *lists_of_inputs), ("currents",)
-                )
-            else:
-                units = (network.members if index else 1) * int(layer["height"])
-                self._in_parallel(
-                    units * len(slots),
-                    kernels.advance,
-                    given,
-                    ("active", "starts", "events", "values", "currents"),
-                )
+                given, buffers = (*given, *lists_of_inputs), ("currents",)
+            self._in_parallel(units * len(slots), kernels.advance, given, buffers)
             received = spikes
             if layer["pool"]:
                 received = block.pooled[index]
