@@ -393,7 +393,7 @@ def test_graphs_that_differ_in_their_numbers_alone_run_as_one_network(name: str)
     pytest.importorskip("numba", reason="the event-driven engine needs numba")
     from agreestop.engines import EventDriven, LiveBatch, Push, Steps
 
-    makers = {
+    makers: dict[str, Any] = {
         "fully connected": lambda rng: GRAPHS["fully connected"](rng, "LIF"),
         "recurrent": recurrent,
         "convolutional": convolutional,
