@@ -393,7 +393,7 @@ def test_graphs_that_differ_in_their_numbers_alone_run_as_one_network(name: str)
     pytest.importorskip("numba", reason="the event-driven engine needs numba")
     from agreestop.engines import EventDriven, LiveBatch, Push, Steps
 
-    makers = {
+    makers: dict[str, Any] = {
         "fully connected": lambda rng: GRAPHS["fully connected"](rng, "LIF"),
         "recurrent": recurrent,
         "convolutional": convolutional,
@@ -414,6 +414,13 @@ def test_graphs_that_differ_in_their_numbers_alone_run_as_one_network(name: str)
             batch.push([Push(row, one) for row, one in zip(rows, steps, strict=True)])
         assert [row.decision for row in rows] == list(expected.decisions), label
         assert len({row.decision.time for row in rows if row.decision is not None}) > 1
+        resets = ["subtract", "zero"]
+        other = from_nir(graphs[:2], dt=1e-3, reset=resets, engine=name)
+        alone = [
+            outputs_of(from_nir(graph, dt=1e-3, reset=reset, engine=name), x)
+            for graph, reset in zip(graphs[:2], resets, strict=True)
+        ]
+        np.testing.assert_array_equal(outputs_of(other, x), np.concatenate(alone, axis=2))
 
 
 def test_the_digest_tells_graphs_resets_and_steps_apart() -> None:

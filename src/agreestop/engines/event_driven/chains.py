@@ -73,10 +73,11 @@ class Chains:
     input_shape, repeats: as of a `GraphNetwork`. layers: those of all members together.
     """
 
+    real_input = True
+
     input_shape: tuple[int, ...]
     repeats: str
     layers: list[LayerPlan]
-    real_input = True
 
 
 def plan_chains(networks: Sequence[GraphNetwork]) -> list[Chains]:
@@ -85,8 +86,8 @@ def plan_chains(networks: Sequence[GraphNetwork]) -> list[Chains]:
     An InputError says why one is not a chain.
     """
     planned = [plan_chain(network) for network in networks]
-    kinds = [[plan.geometry for plan in layers] for layers in planned]
-    groups = [planned] if all(kind == kinds[0] for kind in kinds) else [[one] for one in planned]
+    sizes = [[plan.geometry for plan in layers] for layers in planned]
+    groups = [planned] if all(one == sizes[0] for one in sizes) else [[one] for one in planned]
     about = tuple(networks[0].input_shape), networks[0].repeats
     return [
         Chains(*about, [join_members(layers) for layers in zip(*group, strict=True)])
