@@ -236,13 +236,13 @@ def _verdict_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
         over = measured < least
         if not over:
             assert target is not None and result.draw_range is not None  # as `least` is above 0
-            low, high = result.draw_range
+            high = result.draw_range[1]
             verdict = "kept" if measured >= target else "not contradicted"
             where = "lies in" if measured <= high else "is above"
             return (
                 f"Target {in_words(target)}: {verdict}. {name[0].upper()}{name[1:]} "
                 f"{measured:.3f} {where} the range that the choice of calibration examples "
-                f"explains, {low:.3f} to {high:.3f}."
+                "explains."
             )
         return f"{words} is lower than the calibration draw allows. {DOUBTS}"
     if kept:

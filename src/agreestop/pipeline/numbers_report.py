@@ -198,7 +198,7 @@ def advise_on_numbers(found: NumbersReport) -> list[str]:
     else:
         said.append(
             f"One time for all inputs, {same:.4g}, gives intervals as narrow on average, and is "
-            "simpler; those of hard inputs are then wider than max_width."
+            "simpler; the intervals of hard inputs are then wider than max_width."
         )
     return said
 
@@ -266,7 +266,7 @@ def _draw_coverage(points: Sequence[NumbersPoint], figure: Figure | SubFigure) -
     axes.set_xticks(range(len(targets)), [true_percent(target) for target in targets])
     axes.set(xlabel="target (black line)", ylabel="coverage")
     axes.yaxis.set_major_formatter(FuncFormatter(true_percent))
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
     tidy(axes)
 
 
