@@ -244,6 +244,19 @@ int main()
 """
 
 
+def test_the_event_is_that_of_the_scores_by_default(members: Path, tmp_path: Path) -> None:
+    ensemble, spotter, rule = calibrate(members)
+    how = HOW | {"event": None}
+    named = ag.export.watch_to_c(spotter, rule, ensemble, tmp_path / "named", **HOW)
+    ag.export.watch_to_c(spotter, rule, ensemble, tmp_path / "default", **how)
+    for name in named.files:
+        same = [(tmp_path / folder / name).read_bytes() for folder in ("named", "default")]
+        assert same[0] == same[1], name
+    unnamed = replace(spotter, heard="")
+    with pytest.raises(ag.InputError, match="event is missing"):
+        ag.export.watch_to_c(unnamed, rule, ensemble, tmp_path / "no", **how)
+
+
 def test_the_headers_and_the_spotter_are_c_plus_plus_too(members: Path, tmp_path: Path) -> None:
     if not shutil.which("g++"):
         pytest.skip("g++ is not installed")
@@ -446,7 +459,6 @@ def test_the_command_line(
     assert "spotter.h" in capsys.readouterr().out and (tmp_path / "alone" / "spotter.c").exists()
     wrong: dict[str, Any] = {
         "--window": (*export, *watch, "--event", 1),
-        "--event": (*export, *watch, "--window", WINDOW),
         "--spotter": (*export, "--window", WINDOW),
         "--members": ("export", tmp_path / "class.rule", "--to", "c", "-o", tmp_path / "no"),
         "--to c": ("export", tmp_path / "spotter.rule", "--to", "page", "-o", tmp_path / "no"),
