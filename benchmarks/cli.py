@@ -22,7 +22,7 @@ from agreestop.common import InputError
 from .records import OURS, BenchRecord, load_benchmark
 
 File = Annotated[Path, typer.Option("-o", "--output", help="File.")]
-Repeats = Annotated[int, typer.Option(help="How often each measurement is repeated.")]
+Repeats = Annotated[int, typer.Option(min=1, help="How often each measurement is repeated.")]
 Previous = Annotated[
     Path | None, typer.Option(help="A checkout of an older version, to time beside this one.")
 ]
@@ -93,7 +93,7 @@ def bench(
 
 
 def decide(
-    inputs: Annotated[int, typer.Option(help="How many inputs are decided on.")] = 100_000,
+    inputs: Annotated[int, typer.Option(min=1, help="How many inputs are decided on.")] = 100_000,
     rounds: Repeats = 5,
     output: File = Path("results/bench/decide.json"),
 ) -> None:
@@ -153,9 +153,11 @@ def deep(
 
 
 def events(
-    distinct: Annotated[int, typer.Option(help="How many different inputs are simulated.")] = 48,
-    inputs: Annotated[int, typer.Option(help="How many inputs the data set has.")] = 1_584,
-    rounds: Annotated[int, typer.Option(help="How often each time is measured.")] = 5,
+    distinct: Annotated[
+        int, typer.Option(min=1, help="How many different inputs are simulated.")
+    ] = 48,
+    inputs: Annotated[int, typer.Option(min=1, help="How many inputs the data set has.")] = 1_584,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each time is measured.")] = 5,
     output: File = Path("results/bench/events.json"),
 ) -> None:
     """Compare memory and time of a data set as events with its dense array."""
@@ -170,7 +172,9 @@ def events(
 
 
 def cluster(
-    recordings: Annotated[int, typer.Option(help="How many recordings are decided on.")] = 32_768,
+    recordings: Annotated[
+        int, typer.Option(min=1, help="How many recordings are decided on.")
+    ] = 32_768,
     rounds: Repeats = 5,
     output: File = Path("results/cluster/scaling.json"),
 ) -> None:
@@ -186,7 +190,7 @@ def cluster(
 
 
 def serve(
-    sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 1000,
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 1000,
     rounds: Repeats = 3,
     previous: Previous = None,
     output: File = Path("results/serve/load.json"),
@@ -215,7 +219,7 @@ def serve(
 
 
 def soak(
-    seconds: Annotated[float, typer.Option(help="How long sessions come and go.")] = 600.0,
+    seconds: Annotated[float, typer.Option(min=1, help="How long sessions come and go.")] = 600.0,
     output: File = Path("results/serve/soak.json"),
 ) -> None:
     """Let sessions come and go for ten minutes, and read the memory of the server meanwhile; needs
@@ -233,8 +237,8 @@ def soak(
 
 
 def drift(
-    runs: Annotated[int, typer.Option(help="Runs of each world.")] = 100,
-    inputs: Annotated[int, typer.Option(help="Inputs of a run.")] = 2000,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each world.")] = 100,
+    inputs: Annotated[int, typer.Option(min=1, help="Inputs of a run.")] = 2000,
     output: File = Path("results/drift.json"),
 ) -> None:
     """Count the alarms of a drift monitor over streams side by side, in the order of opening and in
@@ -264,7 +268,7 @@ def answers(
             )
         ),
     ],
-    draws: Annotated[int, typer.Option(help="Random divisions of the questions.")] = 100,
+    draws: Annotated[int, typer.Option(min=1, help="Random divisions of the questions.")] = 100,
     output: File = Path("results/answers.json"),
 ) -> None:
     """When to stop sampling a language model: ours against published rules, replayed on the same
@@ -283,7 +287,7 @@ def answers(
 
 
 def attacks(
-    seconds: Annotated[float, typer.Option(help="How long each attack lasts.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long each attack lasts.")] = 5.0,
     output: File = Path("results/serve/attacks.json"),
 ) -> None:
     """Attack the server with one hostile client of each kind, and time the pushes of an honest one;
@@ -301,7 +305,7 @@ def attacks(
 
 
 def shapes(
-    repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
+    repeats: Annotated[int, typer.Option(min=2, help="Realisations of each stream.")] = 50,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for numbers.json.")] = Path(
         "results/shapes"
     ),
@@ -316,7 +320,7 @@ def shapes(
 
 
 def checkpoints(
-    repeats: Annotated[int, typer.Option(help="Realisations of each stream.")] = 50,
+    repeats: Annotated[int, typer.Option(min=2, help="Realisations of each stream.")] = 50,
     scores: Annotated[
         Path, typer.Option(help="Folder with the stored scores of the paper's data sets.")
     ] = Path("results/scores"),
@@ -333,7 +337,9 @@ def people(
     data: Annotated[Path, typer.Option(help="Folder with audiomnist.npz and hapt.npz.")],
     draws: Annotated[
         int,
-        typer.Option(help="Random divisions of the people into training, calibration and test."),
+        typer.Option(
+            min=2, help="Random divisions of the people into training, calibration and test."
+        ),
     ] = 50,
     output: File = Path("results/people.json"),
 ) -> None:
@@ -352,7 +358,10 @@ def people(
 
 def early_classification(
     resamples: Annotated[
-        int, typer.Option(help="Random divisions of each data set into training and test halves.")
+        int,
+        typer.Option(
+            min=2, help="Random divisions of each data set into training and test halves."
+        ),
     ] = 10,
     data: Annotated[
         list[str] | None,
@@ -373,7 +382,7 @@ def early_classification(
     show_written(*written)
 
 
-Draws = Annotated[int, typer.Option(help="Random divisions of the people.")]
+Draws = Annotated[int, typer.Option(min=1, help="Random divisions of the people.")]
 
 
 def wake_word(
@@ -407,7 +416,7 @@ def transitions(
 
 
 def watch(
-    steps: Annotated[int, typer.Option(help="Steps of the stream.")] = 1_000_000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the stream.")] = 1_000_000,
     output: File = Path("results/watch.json"),
 ) -> None:
     """Memory and time of a step of `ensemble.watch` over a long stream."""
@@ -443,9 +452,9 @@ def nir(
 
 
 def c(
-    inputs: Annotated[int, typer.Option(help="How many inputs are decided on.")] = 547,
+    inputs: Annotated[int, typer.Option(min=1, help="How many inputs are decided on.")] = 547,
     rounds: Repeats = 5,
-    epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 6,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 6,
     output: File = Path("results/bench/c.json"),
 ) -> None:
     """Time the exported C code beside the event-driven engine, and compare all decisions; needs
@@ -463,7 +472,7 @@ def live(
             help="Neurons of the hidden layer; give it several times.  [default: 256, 1000]"
         ),
     ] = None,
-    inputs: Annotated[int, typer.Option(help="Inputs in each round.")] = 40,
+    inputs: Annotated[int, typer.Option(min=1, help="Inputs in each round.")] = 40,
     rounds: Repeats = 15,
     previous: Previous = None,
     python: Annotated[
@@ -538,7 +547,7 @@ def check(
 
 def numbers(
     data: Annotated[Path, typer.Option("--data", help="Folder that holds audiomnist.npz.")],
-    draws: Annotated[int, typer.Option(help="Divisions of the rows.")] = 50,
+    draws: Annotated[int, typer.Option(min=1, help="Divisions of the rows.")] = 50,
     output: File = Path("results/numbers.json"),
 ) -> None:
     """Predict how long a spoken digit lasts from its first frames: intervals that stop early,
@@ -558,7 +567,7 @@ def tree(
         Path | None,
         typer.Option("--data", help="Folder that holds hapt.npz; without it, CIFAR-10 alone."),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Divisions of the rows.")] = 50,
+    repeats: Annotated[int, typer.Option(min=1, help="Divisions of the rows.")] = 50,
     output: File = Path("results/tree.json"),
 ) -> None:
     """The time of the first answer at each depth of a tree of classes: CIFAR-10 from stored scores,

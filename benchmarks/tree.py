@@ -124,10 +124,12 @@ def read_hapt(folder: Path) -> tuple[ag.Scores, ag.Scores]:
         model = make_pipeline(StandardScaler(), LogisticRegression(tol=1e-2))
         given, truth = features[training], labels[training]
         folds: dict[str, Any] = {"groups": people[training], "cv": GroupKFold(4)}
-        own = cross_val_predict(model, given, truth, method="predict_log_proba", **folds)
+        model.fit(given, truth)
+        with np.errstate(divide="ignore"):  # a probability of 0 becomes -50 below
+            own = cross_val_predict(model, given, truth, method="predict_log_proba", **folds)
+            new = model.predict_log_proba(features[~training])
         cells.append(np.empty((len(windows), 1, 6)))
-        cells[-1][training, 0] = own
-        cells[-1][~training, 0] = model.fit(given, truth).predict_log_proba(features[~training])
+        cells[-1][training, 0], cells[-1][~training, 0] = own, new
     log_confidence = np.maximum(np.stack(cells, axis=1), -50.0)
     parts = (
         ag.Scores(log_confidence[rows], labels[rows], SAMPLES, ACTIVITIES)

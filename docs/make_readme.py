@@ -924,7 +924,8 @@ def wake_word_in_c() -> str:
     )
     found = f"{one['detections']} detections and {one['decisions']} decisions, {equal}"
     return (
-        "The whole wake word of [spotting-measured.md](spotting-measured.md#a-wake-word), spotter and rule: "
+        "The whole wake word of [spotting-measured.md](spotting-measured.md#a-wake-word), "
+        "spotter and rule: "
         f"with {one['weights']} weights, {sizes}, and "
         f"memory {kib['ram']:.1f} KiB (compiled with -Os for x86-64). On {one['streams']} "
         f"recordings of new speakers, {one['steps']:,} steps, it made {found}; a step took "

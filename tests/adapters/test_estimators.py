@@ -408,6 +408,12 @@ def test_channels_are_put_side_by_side_and_time_is_the_last_axis() -> None:
     assert early.predict(np.stack([NEW, -NEW], axis=1)).shape == (400,)
 
 
+def test_a_series_that_still_arrives_is_sent_to_stream() -> None:
+    early = EarlyClassifier(GaussianNB(), (3, 20), 0.8, folds=0).fit(X, Y)
+    with pytest.raises(ag.InputError, match=r"X has 9 features, but .* to stream\(\)"):
+        early.decide(NEW[:, :9])
+
+
 def test_checkpoints_are_times_or_their_number_or_all() -> None:
     def times(checkpoints: Any) -> Any:
         return EarlyClassifier(GaussianNB(), checkpoints, 0.8, folds=0).fit(X, Y).checkpoints_
@@ -541,7 +547,7 @@ def test_a_series_that_arrives_is_decided_as_in_a_batch(channels: int) -> None:
             buffer[...] = series[..., time - 1]
             if decision := session.push(buffer):
                 break
-        assert decision == session.decision
+        assert decision is not None and decision == session.decision
         expected = decisions[row]
         assert (time, decision.classes) == (expected.time, expected.classes)
         assert (decision.time, decision.names) == (expected.time, expected.names)

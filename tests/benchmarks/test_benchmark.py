@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from benchmarks import preparation as benchmark_preparation
 from benchmarks import run as benchmark
 from benchmarks import scaling as benchmark_scaling
 from benchmarks import timing as benchmark_timing
-from benchmarks.cli import app
+from benchmarks.cli import STUDIES, app
 from benchmarks.peers import (
     PEERS,
     Form,
@@ -487,6 +488,21 @@ def test_a_file_is_drawn_and_shown_in_80_columns(
     assert "15 snntorch" in printed
     assert all(len(line) <= 80 for line in printed.splitlines() if not line.startswith("Wrote"))
     assert all((tmp_path / f"cpu.{kind}").stat().st_size > 5000 for kind in ("png", "svg"))
+
+
+def test_no_study_runs_zero_times(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = 0
+    for name, (study, _) in STUDIES.items():
+        for word, parameter in signature(study).parameters.items():
+            if isinstance(parameter.default, (int, float)) and parameter.default is not False:
+                assert call(monkeypatch, name, f"--{word}", 0) == 2, (name, word)
+                assert f"Invalid value for '--{word}'" in capsys.readouterr().err
+                tried += 1
+    assert tried > 20
+    assert call(monkeypatch, "people", "--draws", 1) == 2  # a spread needs two
+    assert "Invalid value for '--draws'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [None, "no json", "{}", '{"records": [{"work": 1}]}'])

@@ -281,8 +281,10 @@ def test_more_decisions_than_can_wait_are_not_waited_for(monkeypatch: pytest.Mon
     assert len(queue) == 3 and queue.observed == 5
     with pytest.raises(ag.InputError, match="at most 3 can wait"):
         queue.update(decisions[4], 0)
+    again = label_queue.LabelQueue(TERMS, CLASSES, [0])
+    again.restore(queue.saved())
     with pytest.raises(ag.InputError, match="2 decisions were not kept"):
-        label_queue.LabelQueue.restored(queue.saved(), TERMS, CLASSES, [0]).update(7, 0)
+        again.update(7, 0)
     assert processed_now(queue, decisions[1], 1) == []
     assert processed_now(queue, decisions[0], 0) == [(0, False), (1, True)]
     queue.add(decisions[5])

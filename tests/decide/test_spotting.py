@@ -399,6 +399,8 @@ def example(n: int = 20, steps: int = 40) -> list[Floats]:
     return list(np.random.default_rng(0).normal(size=(n, steps)))
 
 
+IN_WORDS: Any = "0.9"
+SEVERAL: Any = np.array([0, 1])
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "few recordings": (lambda: ag.Spotter(0.05).calibrate(example(18)), "at least 19"),
     "few people": (lambda: ag.Spotter(0.1).calibrate(example(20), people=[0, 1] * 10), "2 people"),
@@ -485,7 +487,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "confidence is 2",
     ),
     "confidence in words": (
-        lambda: ag.Spotter(0.1).calibrate(example()).evaluate(np.eye(40)[5:9], confidence="0.9"),
+        lambda: ag.Spotter(0.1).calibrate(example()).evaluate(np.eye(40), confidence=IN_WORDS),
         "confidence is '0.9'",
     ),
     "a score that no float holds": (
@@ -493,7 +495,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "give one number for each step",
     ),
     "several clocks": (
-        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.1, step=np.array([0, 1])),
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.1, step=SEVERAL),
         "where step 0 is next",
     ),
     "not calibrated": (lambda: ag.Spotter(0.1).stream(), "not calibrated yet"),
@@ -517,6 +519,39 @@ def test_a_stream_without_an_end_does_not_suit_a_rule_for_finite_inputs() -> Non
     with pytest.raises(ag.InputError, match="without an end"):
         for _ in range(6):
             session.push(0.5)
+
+
+def windows(streams: list[Floats], step: int) -> list[Floats]:
+    return [one[at : at + 100] for one in streams for at in range(0, len(one) - 99, step)]
+
+
+WALKS = [one.cumsum() for one in np.random.default_rng(0).normal(size=(40, 400))]
+SHARED: dict[str, tuple[list[Floats], Any, str]] = {
+    "whole recordings": (WALKS, None, ""),
+    "windows that do not overlap": (windows(WALKS, 100), None, ""),
+    "windows that overlap": (windows(WALKS, 50), None, " of 280 recordings share"),
+    "windows of one person": (windows(WALKS, 50), np.repeat(np.arange(40), 7), ""),
+    "copies of other people": ([*WALKS, *WALKS[:30]], np.arange(70), "60 of 70 people share"),
+    "copies in another type": (
+        [*WALKS[:20], *(one.astype(np.float32) for one in WALKS[:15])],
+        None,
+        "30 of 35 recordings share",
+    ),
+    "a few copies": ([*WALKS, *WALKS[:5]], None, ""),
+    "silence before": ([np.concatenate([np.zeros(99), one]) for one in WALKS], None, ""),
+    "short ones": ([one[:31] for one in WALKS[:20]] * 2, None, ""),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_recordings_that_share_scores_are_noted(case: str) -> None:
+    recordings, people, words = SHARED[case]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ag.Spotter(0.2).calibrate(recordings, people=people)
+    said = [str(one.message) for one in caught if "share scores" in str(one.message)]
+    assert bool(said) == bool(words) and all(words in one for one in said)
+    assert all(one.filename == __file__ for one in caught)
 
 
 @pytest.mark.parametrize("threshold", [2.0, math.inf, -math.inf])

@@ -121,7 +121,9 @@ def test_counts_of_inputs_together_are_those_of_each_alone(
         steps = [np.flatnonzero(rng.random(slots.inputs) < 0.3) for _ in rows]
         pointers = np.cumsum([0, *map(len, steps)])
         events = np.concatenate([np.zeros(0, np.int64), *steps])
-        judged, found = slots.push(rows, pointers, events)
+        pushed = slots.push(rows, pointers, events)
+        assert pushed is not None
+        judged, found = pushed
         assert judged[:, 0].tolist() == list(range(len(rows)))
         expected = [alone[row].push(step).copy() for row, step in zip(rows, steps, strict=True)]
         np.testing.assert_array_equal(found, np.reshape(expected, found.shape))
@@ -193,6 +195,12 @@ def test_a_stream_that_is_over_is_answered_as_alone(name: str, label: str) -> No
             and batch.end(row) == alone.last_decision()
             and row.decision == alone.decision
         )
+        cut = LiveBatch(calibrated, engine, 1)
+        row = cut.open(number)
+        cut.push([Push(row, Steps.of(steps_of(frames[:2])))])
+        while row.decision is None:
+            cut.end(row, 1)
+        assert row.decision == alone.decision
 
 
 def test_the_log_confidences_of_a_stream_that_is_over_stand_for_the_rest() -> None:

@@ -254,7 +254,14 @@ def read_labelled_series(estimator: Any, X: ArrayLike, y: ArrayLike, **options: 
 def read_new_series(estimator: Any, X: ArrayLike) -> Floats:
     """Checked series for a fitted estimator, at least as long as its last checkpoint."""
     check_is_fitted(estimator)
-    series = read_series(estimator, X, reset=False)
+    try:
+        series = read_series(estimator, X, reset=False)
+    except ValueError as error:
+        if " features, but " not in str(error):
+            raise
+        raise InputError(
+            f"{error} Give whole series, or push one that still arrives to stream()."
+        ) from None
     last = estimator.checkpoints_[-1]
     if series.shape[-1] < last:
         raise InputError(

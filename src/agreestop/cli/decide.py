@@ -165,7 +165,7 @@ def decide(
                 "give members and inputs."
             )
         data = calibrated.rule.load(scores, calibrated.checkpoints)
-        inside = read_lines(groups, len(data))
+        inside = None if groups is None else read_lines(groups, len(data))
         with errors_name_options():
             decisions = calibrated.decide(
                 data, groups=inside, any_engine=any_engine, any_members=any_members
@@ -337,7 +337,7 @@ def _run_members(
     check_one_file(inputs)
     data = load_inputs(inputs)
     ensemble = load_members(members, engine, calibrated)
-    inside = read_lines(groups, len(data))
+    inside = None if groups is None else read_lines(groups, len(data))
     with errors_name_options():
         run = ensemble.decide(
             calibrated, data, groups=inside, any_engine=any_engine, any_members=any_members

@@ -106,7 +106,7 @@ def report(
     from agreestop.pipeline.risks_report import holds_risks
     from agreestop.pipeline.scores_report import report_scores
     from agreestop.pipeline.spotting_report import holds_recordings
-    from agreestop.report.advice import advise
+    from agreestop.report.advice import advise, rule_on_command_line
     from agreestop.report.page import summary_in_words, write_page
 
     output = scores.with_suffix(".html") if output is None else output
@@ -171,6 +171,9 @@ def report(
         *summary_in_words(section),
         *map(name_options, advise(section, made.measured)),
     )
+    headline = section.summary.headline
+    if section.summary.kept and headline.examples_needed is None:
+        show(rule_on_command_line(headline, made.measured.max_set_size), unbroken=True)
     show_written(write_page(made, output))
 
 

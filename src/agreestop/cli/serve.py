@@ -130,6 +130,7 @@ def serve(
             say(sentence)
     ensemble = None
     if members is not None and calibrated is not None:
+        say(f"Loading {members} and compiling what runs it; this can take a while.")
         ensemble = load_members(members, engine, calibrated)
     elif engine != "auto":
         raise InputError(

@@ -146,7 +146,7 @@ class Decision:
         """
         classes = tuple(np.flatnonzero(answer).tolist())
         names = None if class_names is None else tuple(class_names[label] for label in classes)
-        if tree is not None:
+        if tree is not None and classes:
             names = (tree.name_of(answer),)
         joined = joined_members(checkpoints)
         count = members if joined is None else joined[index]
@@ -333,12 +333,17 @@ class Decisions:
 
     @property
     def names(self) -> list[tuple[str, ...]]:
-        """The names of the classes in each answer; numbers where names are not known."""
+        """The names of the classes in each answer; numbers where names are not known.
+
+        With a tree, the name of the node.
+        """
         return [self._names(i) for i in range(len(self))]
 
     def _names(self, i: int) -> tuple[str, ...]:
-        known = self.class_names if self.texts is None else self.texts[i]
         classes = np.flatnonzero(self.sets[i]).tolist()
+        if self.tree is not None and classes:
+            return (self.tree.name_of(self.sets[i]),)
+        known = self.class_names if self.texts is None else self.texts[i]
         return tuple(str(one) if known is None else known[one] for one in classes)
 
     def __len__(self) -> int:

@@ -456,10 +456,10 @@ class LiveBatch:
         for row, length in zip(rows, lengths, strict=True):
             row.time += length
         (where, looks), evidence = cast(Any, found)[0].T, cast(Any, found)[1]
-        if len(where):
-            sources = [sources[step] for step in where.tolist()]
-            rows = [pushes[number].row for number in sources]
-            self._judge(rows, looks, evidence, False, results, sources)
+        sources = [sources[step] for step in where.tolist()]
+        self._judge(
+            [pushes[number].row for number in sources], looks, evidence, False, results, sources
+        )
 
     def _refuse(self, one: Push, number: int, results: list[Any]) -> bool:
         """Whether the events of a push are wrong; its input, and what else was pushed to it, is
@@ -506,6 +506,8 @@ class LiveBatch:
 
         scored: whether the evidence is log-confidences. sources: the result that each belongs to.
         """
+        if not rows:
+            return
         calibrated, state = self._calibrated, cast(State, self._state)
         turn = {slot: at for at, slot in enumerate(dict.fromkeys(row.slot for row in rows))}
         used, inputs = np.array([*turn], np.int64), np.array([turn[row.slot] for row in rows])

@@ -180,7 +180,7 @@ class LiveSlots(Protocol):
 
         Step i is the next one of the input in slots[i], and its events are indices[pointers[i] :
         pointers[i + 1]], flat; pointers is (n + 1,). All three are arrays of int64. None is
-        returned, and nothing is run, if the steps must be checked first.
+        returned, and nothing is run, if the steps must be `checked` first.
         """
 
 

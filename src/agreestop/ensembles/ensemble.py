@@ -39,7 +39,7 @@ from agreestop.common import (
     warn_of_time_last,
 )
 from agreestop.decide.leakage import TrainingRows
-from agreestop.engines.inputs import check_device
+from agreestop.engines.inputs import check_device, check_shape
 from agreestop.engines.protocol import Engine
 from agreestop.engines.runner import Runner, choose_engine
 from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, density_of, input_ids
@@ -364,6 +364,7 @@ class Ensemble(Runner):
             self._density = density_of(inputs)
         if network.input_shape is None:
             network.input_shape = tuple(inputs.shape[2:])
+        check_shape(inputs.shape, network.input_shape)
         return self.current_engine()
 
     def _check_inputs(self, inputs: Inputs, steps: int | None) -> None:

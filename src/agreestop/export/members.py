@@ -15,8 +15,14 @@ from numpy.typing import NDArray
 
 from agreestop.adapters.engine import AdaptedEngine
 from agreestop.common import InputError
-from agreestop.engines.event_driven.engine import EventDriven, plan_layers
-from agreestop.engines.event_driven.layout import LayerPlan, load_kernels, stored_weights
+from agreestop.engines.event_driven.chains import plan_chain
+from agreestop.engines.event_driven.engine import EventDriven
+from agreestop.engines.event_driven.layout import (
+    LayerPlan,
+    load_kernels,
+    plan_network,
+    stored_weights,
+)
 from agreestop.engines.protocol import Engine
 from agreestop.engines.side_by_side import SideBySide
 from agreestop.ensembles.ensemble import Ensemble
@@ -95,7 +101,7 @@ def exported_members(ensemble: Ensemble | AdaptedEngine, engine: Engine, members
     networks: list[Any] = list(network.each) if isinstance(network, ModuleMembers) else [network]
     engines = engine.engines if isinstance(engine, SideBySide) else [engine]
     found: Members = []
-    for part, one in zip(engines, networks, strict=False):
+    for part in engines:
         if not isinstance(part, EventDriven):
             advice = (
                 'load the ensemble with engine="event-driven" (--engine), and calibrate on its '
@@ -105,7 +111,10 @@ def exported_members(ensemble: Ensemble | AdaptedEngine, engine: Engine, members
                 f"the members run on the {engine.name} engine, and exported code computes what the "
                 f"event-driven one does: {advice}."
             )
-        layers = [_of_each_member(plan, part.precision) for plan in plan_layers(one)]
+        precision = part.precision
+    for one in networks:
+        plans = plan_chain(one) if isinstance(one, GraphNetwork) else plan_network(one)
+        layers = [_of_each_member(plan, precision) for plan in plans]
         found += map(list, zip(*layers, strict=True))
     sizes = ((layer.neurons, *layer.geometry.values()) for layer in chain.from_iterable(found))
     largest = max(math.prod(network.input_shape), *chain.from_iterable(sizes))

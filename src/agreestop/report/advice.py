@@ -56,6 +56,17 @@ def rule_in_code(record: Record, max_set_size: int) -> str:
     return f"import agreestop as ag\n\nrule = {rule}\n{tuning}\n{calibrating}"
 
 
+def rule_on_command_line(record: Record, max_set_size: int) -> str:
+    """The command that does the same as `rule_in_code`, for score files of your own."""
+    rule = "agreestop" if record.rule == "agreestop" else "spikecp --calibration stop-aware"
+    times = ",".join(f"{time:g}" for time in record.checkpoints)
+    chosen = "" if "every step" in record.label else f" --checkpoints {times}"
+    return (
+        f"agreestop calibrate calibration.npz --tuning tuning.npz --rule {rule}{chosen} "
+        f"--target {record.target:g} --max-set-size {max_set_size} -o rule"
+    )
+
+
 def _choice(section: Section) -> Iterator[str]:
     """Which rule, and what it is worth."""
     summary, headline = section.summary, section.summary.headline

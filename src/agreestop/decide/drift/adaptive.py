@@ -340,9 +340,7 @@ class AdaptiveRule:
         position = -math.inf < saved.position <= rule._high
         if not counts or not position or saved.log.rows.shape[1] != 3:
             raise ValueError("counts or a threshold that no adaptive rule has")
-        old = rule._queue
-        known = old.terms, old.classes, old.opened, old.names
-        rule._queue = LabelQueue.restored(saved.queue, *known)
+        rule._queue.restore(saved.queue)
         rule._position, rule.log = saved.position, saved.log
         rule._misses, rule._labels = saved.misses, saved.labels
         return rule

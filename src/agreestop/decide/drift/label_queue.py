@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -477,52 +477,42 @@ class LabelQueue:
             sets=sets,
         )
 
-    @classmethod
-    def restored(
-        cls,
-        saved: SavedQueue,
-        terms: Terms,
-        classes: int,
-        opened: list[int],
-        names: Sequence[str] | None = None,
-    ) -> Self:
-        """Return a queue that was saved; raise ValueError for one that no queue can have written.
+    def restore(self, saved: SavedQueue) -> None:
+        """Let a new queue go on where another was saved, and the counter of the rule with it.
 
-        The counter of the rule goes on where it was.
+        Raises ValueError for what no queue can have written.
         """
-        queue = cls(terms, classes, opened, names)
         for name in COUNTS:
-            setattr(queue, name, getattr(saved, name))
+            setattr(self, name, getattr(saved, name))
         start, next_, streams = saved.start, saved.next, saved.streams
         streams = np.full(len(saved.keys), -1) if streams is None else streams
         arrays = saved.numbers, streams, saved.risks, saved.misses
         columns = zip(*(one.tolist() for one in arrays), saved.keys, saved.sets, strict=True)
-        right = 0 <= start <= next_ and 0 <= saved.dropped <= saved.observed
+        opened, right = self.opened, 0 <= start <= next_ and 0 <= saved.dropped <= saved.observed
         for position, number, risk, miss, key, answer in columns:
             one = Waiting(tuple(np.flatnonzero(answer).tolist()), risk, key, number, miss)
-            right &= miss in (NEVER, UNKNOWN, 0, 1) and queue._names.keys().isdisjoint(one.names)
+            right &= miss in (NEVER, UNKNOWN, 0, 1) and self._names.keys().isdisjoint(one.names)
             if position < 0:
                 right &= next_ < number < next_ + MOST_AHEAD
-                queue._held[number] = queue._name(one)
+                self._held[number] = self._name(one)
             else:
                 right &= saved.processed <= position < saved.observed
                 right &= number == -1 or start <= number < next_
-                queue._waiting[position] = queue._name(one)
-                queue._labels += miss >= 0
-            queue.numbered |= number >= 0
+                self._waiting[position] = self._name(one)
+                self._labels += miss >= 0
+            self.numbered |= number >= 0
             opened[0] = max(opened[0], number + 1)
         opened[0] = max(opened[0], saved.opened, next_)
         # A queue that is right has nothing to release or to process, and is saved as it was.
-        queue._release()
-        queue.take()
-        again = queue.saved()
+        self._release()
+        self.take()
+        again = self.saved()
         names = (*COUNTS, "numbers", "misses", "sets", "keys")
         right &= all(np.array_equal(getattr(again, name), getattr(saved, name)) for name in names)
-        right &= [one.number for one in queue.inputs] == streams.tolist()
+        right &= [one.number for one in self.inputs] == streams.tolist()
         right &= saved.opened >= 0 and max(opened[0], saved.observed) <= MOST_OBSERVED
         if not right:
             raise ValueError("decisions in an order that no queue has")
-        return queue
 
 
 def as_risk(risk: float | None) -> float:

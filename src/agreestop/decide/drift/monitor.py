@@ -587,9 +587,7 @@ class DriftMonitor:
             raise ValueError("labels that no monitor gave up")
         monitor.alarms, monitor.misses, monitor.inputs = saved.alarms, saved.misses, saved.inputs
         monitor._bag, monitor._given_up = monitor._on_grid(bag), saved.given_up
-        old = monitor._queue
-        known = old.terms, old.classes, old.opened, old.names
-        monitor._queue = LabelQueue.restored(saved.queue, *known)
+        monitor._queue.restore(saved.queue)
         return monitor
 
 

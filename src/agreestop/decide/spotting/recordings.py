@@ -24,6 +24,7 @@ from agreestop.common import (
     as_array,
     as_floats,
     as_row_names,
+    mix,
     read_npz,
     read_text,
     write_npz,
@@ -31,6 +32,8 @@ from agreestop.common import (
 from agreestop.common.errors import quoted
 
 HOW = "write one with scores (steps of all recordings), offsets (n + 1,) and events (E, 3)"
+RUN, EVERY = 32, 8  # scores in a row by which copies are found, and which share of them is compared
+LEAST_SHARED = 0.5  # of the recordings: in fewer, members may have counted the same by chance
 SOURCE = "engine", "ensemble_digest", "heard"  # what made the scores, as text
 
 
@@ -171,6 +174,43 @@ def hash_of(array: NDArray[Any]) -> str:
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:24]
+
+
+def shared_scores(data: Recordings) -> str:
+    """A sentence if many recordings have scores in a row that others have too.
+
+    Copies do, and windows that overlap. Of RUN scores at least half must differ, since silence is
+    everywhere alike. Which runs are compared depends on their scores alone, so it is the same in
+    all recordings.
+    """
+    units, marks, owners = data.units(), [], []
+    weights = mix(np.arange(1, RUN + 1, dtype=np.uint64)) | np.uint64(1)
+    for unit, scores in zip(units, data.scores, strict=True):
+        if len(scores) < RUN:
+            continue
+        with np.errstate(over="ignore"):
+            numbers = mix(scores.astype(np.float32).view(np.uint32).astype(np.uint64))
+        runs = np.zeros(len(scores) - RUN + 1, np.uint64)
+        for place, weight in enumerate(weights):
+            runs += numbers[place : place + len(runs)] * weight
+        chosen = np.flatnonzero((runs >> np.uint64(32)) % np.uint64(EVERY) == 0)
+        ordered = np.sort(np.lib.stride_tricks.sliding_window_view(scores, RUN)[chosen], axis=1)
+        differ = np.count_nonzero(np.diff(ordered, axis=1), axis=1) >= RUN // 2
+        marks.append(np.unique(runs[chosen[differ]]))
+        owners.append(np.full(len(marks[-1]), unit, np.uint64))
+    if not marks:
+        return ""
+    pairs = np.unique(np.column_stack([np.concatenate(marks), np.concatenate(owners)]), axis=0)
+    _, which, counts = np.unique(pairs[:, 0], return_inverse=True, return_counts=True)
+    shared, many = len(np.unique(pairs[counts[which] > 1, 1])), int(units.max()) + 1
+    if shared < LEAST_SHARED * many:
+        return ""
+    what = "recordings" if data.people is None else "people"
+    return (
+        f"{shared} of {many} {what} share scores in a row with others, as copies do, and windows "
+        "that overlap. New ones do not, so the promise does not cover them: give whole recordings, "
+        "each once, or the person of each recording (people=)."
+    )
 
 
 def _as_list(given: Any, name: str) -> list[Any]:

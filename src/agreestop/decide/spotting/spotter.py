@@ -61,7 +61,7 @@ from ..rule_files import read_rule_file, write_rule_file
 from ..thresholds import crossing, spread_of
 from .alarms import false_alarm_levels, miss_levels, with_rest
 from .evaluation import SpottingEvaluation, evaluate_alarms
-from .recordings import Recordings, as_scores
+from .recordings import Recordings, as_scores, shared_scores
 
 HOUR = 3600
 RECORDING, IN_AN_HOUR = "recording", "hour"  # what false alarms are promised for
@@ -243,6 +243,8 @@ class Spotter(KeptInFiles):
         """
         data, near = Recordings.of(recordings, events, people), as_count(near, "near", least=0)
         self._check(data, near)
+        if shared := shared_scores(data):
+            warn_user(shared)
         levels = [
             false_alarm_levels(one, data.counted(row, near), self.rest, self.cap)
             for row, one in enumerate(data.scores)

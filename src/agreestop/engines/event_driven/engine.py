@@ -21,17 +21,15 @@ from numpy.typing import NDArray
 from agreestop.common import Booleans, InputError, Integers, as_count, cores, parallel_for
 from agreestop.events.container import Events, Inputs
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
-from agreestop.networks.graphs import GraphNetwork
 
 from ..inputs import check_event_inputs, check_inputs, check_kept_rows, check_steps, is_binary
 from ..prefilter import Prefilter
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
-from .chains import plan_chain
+from .chains import Chains
 from .layout import (
     NO_VALUES,
     Block,
     FlatNetwork,
-    LayerPlan,
     aligned,
     flatten_plans,
     load_kernels,
@@ -48,17 +46,12 @@ BLOCK_STEPS = 128
 BLOCK_BYTES = 1 << 26
 
 
-def plan_layers(network: SpikingNetwork | GraphNetwork) -> list[LayerPlan]:
-    """The layers of a network as the engine packs them; an InputError where there are none."""
-    return plan_chain(network) if isinstance(network, GraphNetwork) else plan_network(network)
-
-
 @final
 class EventDriven:
     """The `Engine` of K members of a fully connected or convolutional network, copied: later
     training does not change the engine.
 
-    A `GraphNetwork` that is a chain of layers is one member.
+    `Chains` are members that were graphs.
 
     precision: how weights are stored. "float32" keeps them. "bfloat16" rounds them to 8 bits of
     mantissa and takes half the memory. "int8" rounds them to 127 steps for each member and output,
@@ -75,14 +68,14 @@ class EventDriven:
 
     def __init__(
         self,
-        network: SpikingNetwork | GraphNetwork,
+        network: SpikingNetwork | Chains,
         precision: str = "float32",
         threads: int | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}.")
         config = getattr(network, "config", network)
-        if not isinstance(config, (FullyConnected, Convolutional, GraphNetwork)):
+        if not isinstance(config, (FullyConnected, Convolutional, Chains)):
             raise InputError(
                 f"the network is a {type(config).__name__}, and the event-driven engine runs "
                 "FullyConnected and Convolutional: "
@@ -92,7 +85,8 @@ class EventDriven:
         self.precision = precision
         self.threads = cores() if threads is None else as_count(threads, "threads")
         self.input_shape, self.repeats = tuple(config.input_shape), network.repeats
-        self._network = flatten_plans(plan_layers(network), precision, network.real_input)
+        plans = network.layers if isinstance(network, Chains) else plan_network(network)
+        self._network = flatten_plans(plans, precision, network.real_input)
         self.members, self.classes = self._network.members, self._network.classes
 
     __repr__ = describe

@@ -86,6 +86,14 @@ class LayerPlan:
         }  # fmt: skip
 
 
+def join_members(plans: Sequence[LayerPlan]) -> LayerPlan:
+    """A layer of the members of several layers of one geometry."""
+    weight, constants = (
+        np.concatenate([getattr(plan, name) for plan in plans]) for name in ("weight", "constants")
+    )
+    return replace(plans[0], weight=weight, constants=constants)
+
+
 @dataclass(frozen=True, eq=False)
 class _Packed:
     """One layer: its record without offsets, its weights as memory rows, and the constants
