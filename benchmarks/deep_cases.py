@@ -27,9 +27,9 @@ from agreestop.decide.calibrated import CalibratedRule
 from agreestop.decide.confidence import MODEL_AVERAGE, log_confidence
 from agreestop.decide.risks import TopMass
 from agreestop.decide.scores import Scores
-from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.protocol import Engine
+from agreestop.engines.runner import choose_engine
 from agreestop.ensembles import load as load_ensemble
 from agreestop.ensembles.files import save_members
 from agreestop.ensembles.images import ImageTraining, reestimate_batchnorm

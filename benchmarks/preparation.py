@@ -21,9 +21,9 @@ from agreestop.decide.risks import TopMass
 from agreestop.decide.scores import Scores
 from agreestop.decide.tuning.splits import repeat_splits
 from agreestop.decide.tuning.tune import tune
-from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.protocol import Engine
+from agreestop.engines.runner import choose_engine
 from agreestop.ensembles import load as load_ensemble
 from agreestop.ensembles.files import Epoch, save_members
 from agreestop.ensembles.streams import StreamTraining

@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from agreestop.common import Booleans
-from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import run_to_end
 from agreestop.engines.protocol import CHUNK_STEPS, Engine
+from agreestop.engines.runner import choose_engine
 from agreestop.ensembles import load as load_ensemble
 from agreestop.ensembles.files import save_members
 from agreestop.networks.architectures import SpikingNetwork

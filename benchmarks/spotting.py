@@ -25,12 +25,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import agreestop as ag
-from agreestop.decide.spotting import (
-    CalibratedSpotter,
-    Recordings,
-    false_alarm_levels,
-    found_delays,
-)
+from agreestop.decide.spotting import CalibratedSpotter, Recordings
+from agreestop.decide.spotting.alarms import false_alarm_levels, found_delays
 from agreestop.report.figures import ABOVE, BESIDE, save_figure, tidy
 
 SPOTTER, TRAINING, FIXED, BONFERRONI = "spotter", "training", "fixed 0.5", "Bonferroni"

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 import agreestop as ag
 from agreestop.common import InputError, ProgressCallback
-from agreestop.decide.spotting import Recordings, with_rest
+from agreestop.decide.spotting import Recordings
+from agreestop.decide.spotting.alarms import with_rest
 from agreestop.engines.watching import Heard
 
 from .results import describe_run, write_results

@@ -79,6 +79,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+toc_object_entries_show_parents = "hide"
 copyright = "The agreestop authors. Apache-2.0"
 
 

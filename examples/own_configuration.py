@@ -7,6 +7,7 @@ files. Simulated data.
 """
 
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,8 @@ n_calibration = 50
 realisations = 10
 checkpoints = [5, 10, 15, 20]
 """)
-subprocess.run(["agreestop", "run", "touch.toml", "-o", "runs/touch"], check=True)
+agreestop = Path(sys.executable).with_name("agreestop")  # also where its environment is not active
+subprocess.run([agreestop, "run", "touch.toml", "-o", "runs/touch"], check=True)
 print(*sorted(path.name for path in Path("runs/touch").iterdir()))
 
 # %%

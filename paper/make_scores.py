@@ -43,8 +43,8 @@ from agreestop.common import (
 )
 from agreestop.decide.confidence import MODEL_AVERAGE, log_confidence
 from agreestop.decide.scores import load_scores, save_spikes
-from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import BATCH_SIZE, run_to_end
+from agreestop.engines.runner import choose_engine
 from agreestop.ensembles import load as load_ensemble
 from agreestop.ensembles.files import Epoch, save_members
 from agreestop.ensembles.images import reestimate_batchnorm

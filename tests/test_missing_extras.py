@@ -199,6 +199,18 @@ def test_the_event_driven_engine_without_numba(monkeypatch: pytest.MonkeyPatch) 
         ag.engines.choose_engine(network, "event-driven")
 
 
+def test_networks_say_once_that_they_run_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="networks need PyTorch")
+    operations = importlib.import_module("agreestop.networks.operations")
+    monkeypatch.setattr(operations, "numba_available", lambda: False)
+    operations._warn_of_slow_steps.cache_clear()
+    x, weight = torch.zeros(2, 3, 4), torch.zeros(1, 4, 5)
+    with pytest.warns(UserWarning, match=r"numba is not installed.*'agreestop\[engines\]'"):
+        assert operations.linear(x, weight) is None
+    assert operations.linear(x, weight) is None  # a second warning would be an error
+    operations._warn_of_slow_steps.cache_clear()
+
+
 def test_other_failures_of_imports_stay_as_they_are() -> None:
     with (
         pytest.raises(ModuleNotFoundError, match="No module named 'no_such_package'") as caught,

@@ -79,6 +79,13 @@ def test_the_conda_recipe_needs_what_the_package_needs() -> None:
     assert {conda.get(one, one) for one in extras if not one.startswith("agreestop")} <= listed
 
 
+def test_packages_whose_inner_parts_are_used_have_upper_bounds() -> None:
+    extras = [one for some in PROJECT["optional-dependencies"].values() for one in some]
+    for name in ("numba", "uvicorn", "websockets", "triton"):
+        given = [one for one in extras if re.match(rf"{name}\b", one)]
+        assert given and all(re.search(r",<\d", one) for one in given), name
+
+
 def test_the_image_of_the_server_gets_what_it_needs() -> None:
     recipe = read("Dockerfile")
     assert (

@@ -85,11 +85,11 @@ for target in (0.8, 0.9, 0.95, 0.98):
 # A series that arrives
 # ---------------------
 #
-# In production rows come one at a time. After each row the program pushes what the forest of that
-# checkpoint believes, and asks no further forest once there is a decision.
-session = early.rule_.stream()
-for believed in early.scores(x[new[:1]], y[new[:1]]).log_confidence[0]:
-    decision = session.push(believed)
+# In production rows come one at a time. The program pushes each row; the forest of that checkpoint
+# is asked, and no further forest once there is a decision.
+session = early.stream()
+for row in x[new[0]].T:
+    decision = session.push(row)
     if decision is not None:
         print(f"after row {decision.time:.0f} of 8: {decision.names}; the label is {y[new[0]]}")
         break

@@ -408,6 +408,12 @@ def test_channels_are_put_side_by_side_and_time_is_the_last_axis() -> None:
     assert early.predict(np.stack([NEW, -NEW], axis=1)).shape == (400,)
 
 
+def test_a_series_that_still_arrives_is_sent_to_stream() -> None:
+    early = EarlyClassifier(GaussianNB(), (3, 20), 0.8, folds=0).fit(X, Y)
+    with pytest.raises(ag.InputError, match=r"X has 9 features, but .* to stream\(\)"):
+        early.decide(NEW[:, :9])
+
+
 def test_checkpoints_are_times_or_their_number_or_all() -> None:
     def times(checkpoints: Any) -> Any:
         return EarlyClassifier(GaussianNB(), checkpoints, 0.8, folds=0).fit(X, Y).checkpoints_
@@ -526,10 +532,75 @@ def test_what_is_not_answered_has_a_label_of_its_own() -> None:
     )
 
 
+@pytest.mark.parametrize("channels", [0, 1, 2])
+def test_a_series_that_arrives_is_decided_as_in_a_batch(channels: int) -> None:
+    known, new = X, NEW
+    if channels:  # the other channels are empty
+        known, new = (np.stack([one] + [0 * one] * (channels - 1), axis=1) for one in (X, NEW))
+    early = EarlyClassifier(GaussianNB(), 5, 0.9, folds=0).fit(known, Y)
+    decisions = early.decide(new[:40])
+    assert len(np.unique(decisions.stop_time)) > 2
+    buffer = np.empty(new.shape[1:-1])  # a program may use one array for all steps
+    for row, series in enumerate(new[:40]):
+        session = early.stream()
+        for time in range(1, series.shape[-1] + 1):
+            buffer[...] = series[..., time - 1]
+            if decision := session.push(buffer):
+                break
+        assert decision is not None and decision == session.decision
+        expected = decisions[row]
+        assert (time, decision.classes) == (expected.time, expected.classes)
+        assert (decision.time, decision.names) == (expected.time, expected.names)
+        with pytest.raises(ag.InputError, match="this input stopped"):
+            session.push(buffer)
+
+
+def test_a_series_that_arrives_is_shown_to_no_model_between_checkpoints() -> None:
+    early = EarlyClassifier(Counting(), [4, 20], 0.9, folds=0).fit(X, Y)
+    for model in early.models_:
+        model.seen_.clear()
+    session = early.stream()
+    for value in NEW[0]:
+        if session.push(value):
+            break
+    assert session.decision is not None
+    shown = {time: count for model in early.models_ for time, count in model.seen_.items()}
+    assert shown == {time: 1 for time in (4, 20) if time <= session.decision.time}
+
+
+def test_a_series_that_is_given_up_is_skipped_by_a_monitor() -> None:
+    early = EarlyClassifier(GaussianNB(), 5, 0.9, folds=0).fit(X, Y)
+    monitor = ag.DriftMonitor(early.rule_)
+    session = early.stream()
+    for value in NEW[0][:4]:
+        assert session.push(value) is None or session.decision
+    monitor.skip(session.number, session.close())
+    assert monitor.observed == 1
+    with pytest.raises(ag.InputError, match="closed"):
+        session.push(0.0)
+
+
+@pytest.mark.parametrize(
+    ("channels", "step", "words"),
+    [
+        (0, [0.5], r"step has shape \(1,\): one number is needed"),
+        (2, 0.5, r"step has shape \(\): an array of shape \(2,\) is needed"),
+        (2, [[0.5], [0.5]], r"step has shape \(2, 1\)"),
+        (0, float("nan"), "step holds nan"),
+        (0, "much", "step cannot be read"),
+    ],
+)
+def test_wrong_steps_are_refused(channels: int, step: Any, words: str) -> None:
+    known = np.stack([X] * channels, axis=1) if channels else X
+    session = EarlyClassifier(GaussianNB(), 2, 0.9, folds=0).fit(known, Y).stream()
+    with pytest.raises(ag.InputError, match=words):
+        session.push(step)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"at_end": "abstain"}, "abstain_label is missing"),
+        ({"at_end": "abstain"}, "abstain_label is missing: .* such as '[?]'"),
         ({"at_end": "abstain", "abstain_label": "flat"}, "a class of y"),
         ({"at_end": "abstain", "abstain_label": -1}, "give a text"),
         ({"at_end": "abstain", "abstain_label": "?", "rule": "spikecp"}, "at_end is 'abstain'"),

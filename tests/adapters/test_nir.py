@@ -353,10 +353,10 @@ def test_an_event_that_is_repeated_counts_every_time() -> None:
                 for step, spikes in zip(row, counted, strict=True):
                     np.testing.assert_array_equal(live.push(step), spikes)
             if name == "event-driven":
-                slots = engine.engines[0].live_slots(3)
+                slots = engine.live_slots(3, np.arange(1, 31))
                 for step in zip(*steps, strict=True):
                     pointers = np.cumsum([0, *map(len, step)])
-                    evidence = slots.push(np.arange(3), pointers, np.concatenate(step))
+                    _, evidence = slots.push(np.arange(3), pointers, np.concatenate(step), True)
                 np.testing.assert_array_equal(evidence, expected[:, -1])
 
 
@@ -385,6 +385,42 @@ def test_two_graphs_of_different_sizes_and_resets_are_an_ensemble() -> None:
         assert (
             decision.classes == run.decisions[0].classes and decision.time == run.decisions[0].time
         )
+
+
+@pytest.mark.parametrize("name", ("event-driven", "event-driven-int8"))
+def test_graphs_that_differ_in_their_numbers_alone_run_as_one_network(name: str) -> None:
+    """Also live inputs, which are then computed together."""
+    pytest.importorskip("numba", reason="the event-driven engine needs numba")
+    from agreestop.engines import EventDriven, LiveBatch, Push, Steps
+
+    makers: dict[str, Any] = {
+        "fully connected": lambda rng: GRAPHS["fully connected"](rng, "LIF"),
+        "recurrent": recurrent,
+        "convolutional": convolutional,
+    }
+    for label, make in makers.items():
+        graphs = [make(generator(seed)) for seed in range(3)]
+        shape = tuple(graphs[0].nodes["input"].input_type["input"])
+        engine, x = from_nir(graphs, dt=1e-3, engine=name), counts(shape, rows=60, steps=30) > 0
+        assert isinstance(engine.engine, EventDriven) and engine.engine.members == 3
+        alone = [outputs_of(from_nir(graph, dt=1e-3, engine=name), x) for graph in graphs]
+        np.testing.assert_array_equal(outputs_of(engine, x), np.concatenate(alone, axis=2))
+        scores = engine.score(x[:40], generator(8).integers(0, alone[0].shape[-1], 40))
+        rule = ag.AgreeStop(0.3, range(1, 31), 1).calibrate(scores)
+        batch = LiveBatch(rule, engine.engine, 20)
+        rows, expected = [batch.open(number) for number in range(20)], engine.decide(rule, x[40:])
+        for frames in x[40:].swapaxes(0, 1):
+            steps = [Steps.of([np.flatnonzero(frame)]) for frame in frames]
+            batch.push([Push(row, one) for row, one in zip(rows, steps, strict=True)])
+        assert [row.decision for row in rows] == list(expected.decisions), label
+        assert len({row.decision.time for row in rows if row.decision is not None}) > 1
+        resets = ["subtract", "zero"]
+        other = from_nir(graphs[:2], dt=1e-3, reset=resets, engine=name)
+        alone = [
+            outputs_of(from_nir(graph, dt=1e-3, reset=reset, engine=name), x)
+            for graph, reset in zip(graphs[:2], resets, strict=True)
+        ]
+        np.testing.assert_array_equal(outputs_of(other, x), np.concatenate(alone, axis=2))
 
 
 def test_the_digest_tells_graphs_resets_and_steps_apart() -> None:

@@ -66,6 +66,14 @@ def test_intervals_hold_the_number_and_are_those_of_the_rule(name: str) -> None:
     same = early.rule_.decide(numbers)
     np.testing.assert_array_equal(decisions.stop_index, same.stop_index)
     np.testing.assert_allclose(decisions.lower, same.lower)  # type: ignore[arg-type]
+    for row in range(5):
+        session = early.stream()
+        for value in NEW[row]:
+            if live := session.push(value):
+                break
+        assert live is not None and live.time == decisions[row].time
+        assert live.lower == pytest.approx(decisions[row].lower)
+        assert live.upper == pytest.approx(decisions[row].upper)
     result = ag.evaluate(decisions, TRUE)
     assert result.coverage > 0.72 and result.normalized_latency < 0.95
     expected = early.predict(NEW)

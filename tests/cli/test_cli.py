@@ -1113,8 +1113,8 @@ def test_a_low_coverage_is_explained(
         call(monkeypatch, capsys, "evaluate", tmp_path / "rule", tmp_path / "few.npz").out.split()
     )
     assert re.search(
-        r"Target 0.5: not contradicted\. Coverage 0\.4\d+ lies in the range that .* explains, "
-        r"0\.\d+ to 0\.\d+\.",
+        r"Target 0.5: not contradicted\. Coverage 0\.4\d+ lies in the range that .* explains\. "
+        r"The \d+ calibration examples .* between 0\.\d+ and 0\.\d+ ",
         told,
     )
     assert "Coverage is under 0.5 here" in told
@@ -1554,3 +1554,23 @@ def test_open_answers_go_through_the_command_line(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert "adaptive" in call("report", calibration, "-o", page)
     assert "<svg" in page.read_text()
+
+
+def test_a_report_names_the_command_of_the_rule_to_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scores = ag.simulate_scores(300, steps=10, K=2, C=3)
+    for name, part in zip(
+        ("all", "tuning", "calibration"), (scores, *scores.split(0.5, 0.5)), strict=True
+    ):
+        ag.save_scores(f"{name}.npz", part)
+    shown = call(monkeypatch, capsys, "report", "all.npz", "-o", "page.html").out
+    (command,) = [line for line in shown.splitlines() if line.startswith("agreestop calibrate ")]
+    made = call(monkeypatch, capsys, *command.split()[1:])
+    assert made.code == 0, made.err
+    taken = ag.load_rule("rule").rule
+    label = shown.partition("Take ")[2]
+    assert label.startswith("AgreeStop" if "--rule agreestop" in command else "stop-aware")
+    assert isinstance(taken, ag.AgreeStop if label.startswith("AgreeStop") else ag.SpikeCP)
+    assert ("every step" in label[:30]) == ("--checkpoints" not in command)

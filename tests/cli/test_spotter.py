@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.spotting import Recordings, save_recordings
+from agreestop.decide.spotting import Recordings
 from tests.cli.test_cli import call
 
 
@@ -31,8 +31,8 @@ def test_recordings_from_file_to_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new, rule = tmp_path / "old.npz", tmp_path / "new.npz", tmp_path / "rule"
-    save_recordings(old, recordings(40, 0))
-    save_recordings(new, recordings(20, 1))
+    recordings(40, 0).save(old)
+    recordings(20, 1).save(new)
     options = (
         "--rule",
         "spotter",
@@ -142,7 +142,7 @@ def test_wrong_files_and_options_get_a_sentence(
     words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    save_recordings("old.npz", recordings(20, 0))
+    recordings(20, 0).save("old.npz")
     np.savez("none.npz", scores=np.zeros(9))
     np.savez("nan.npz", scores=np.full(9, np.nan), offsets=[0, 9])
     ag.save_scores("scores.npz", ag.simulate_scores(40, steps=5))
@@ -172,7 +172,7 @@ def test_scores_that_were_made_otherwise_are_refused(
     made: Any = {"engine": "dense", "ensemble_digest": "a", "heard": "window=8, event=0"}
     rule, new = tmp_path / "rule", tmp_path / "new.npz"
     ag.Spotter(0.1).calibrate(replace(recordings(20, 0), **made)).save(rule)
-    save_recordings(new, replace(recordings(20, 1), **{**made, **changed}))
+    replace(recordings(20, 1), **{**made, **changed}).save(new)
     for verb in ("decide", "evaluate"):
         result = call(monkeypatch, capsys, verb, rule, new)
         words = " ".join((result.out + result.err).split())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import agreestop as ag
-from agreestop.decide.spotting import Recordings, load_recordings, save_recordings
+from agreestop.decide.spotting import Recordings, load_recordings
 
 from .test_cli import call
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     scores = list(rng.normal(size=(48, 200)))
     for one in scores:
         one[50:60] += 5
-    save_recordings("all.npz", Recordings.of(scores, [[(50, 60)]] * 48))
+    Recordings.of(scores, [[(50, 60)]] * 48).save("all.npz")
     Path("people.txt").write_text("".join(f"p{row // 4}\n" for row in range(48)))
     ag.Spotter(0.1).calibrate(list(rng.normal(size=(20, 200)))).save("rule")
     ag.save_scores("scores.npz", ag.simulate_scores(60, steps=5))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +153,27 @@ def test_a_report_on_risks(
     assert again.out.replace("test.html", "page.html") == made.out
     assert (folder / "test.html").read_text(encoding="utf-8") == page
     assert page.startswith("<!doctype html>") and "one time for all" in page and "http" not in page
+    code = unescape(re.findall(r"<code>(import .*?)</code>", page, flags=re.DOTALL)[0])
+    with np.load(folder / "test.npz") as stored:
+        names: dict[str, Any] = {name: stored[name] for name in ("risk", "loss")}
+    exec(code, names | {"new_risk": names["risk"]})
+    assert "inputs stop at" in page
+
+
+def test_a_report_on_answers_begins_with_advice_and_code_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    samples = [[str(rng.integers(2) * (rng.random() < 0.3)) for _ in range(8)] for _ in range(80)]
+    lines = (json.dumps({"answers": some}) for some in samples)
+    (tmp_path / "some.jsonl").write_text("\n".join(lines))
+    assert call(monkeypatch, capsys, "report", tmp_path / "some.jsonl").code == 0
+    page = (tmp_path / "some.html").read_text(encoding="utf-8")
+    advice, table = page.index("the one that all 8 samples give"), page.index("<table")
+    code = unescape(re.findall(r"<code>(import .*?)</code>", page, flags=re.DOTALL)[0])
+    names: dict[str, Any] = {"answers": ag.Answers(samples), "ask": lambda: "0"}
+    exec(code, names)
+    assert advice < table and names["decision"].names == ("0",)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ from agreestop.decide.checkpoints import (
     Stops,
     run_checkpoints,
 )
-from agreestop.decide.confidence import parse_pooling as parse_pooling
 from agreestop.decide.drift import betting as betting
 from agreestop.decide.drift import label_queue as label_queue
 from agreestop.decide.drift.adaptive import SavedAdaptive as SavedAdaptive
@@ -46,6 +45,7 @@ from agreestop.decide.drift.monitor import TILTS as TILTS
 from agreestop.decide.drift.monitor import Alarm as Alarm
 from agreestop.decide.drift.monitor import SavedMonitor as SavedMonitor
 from agreestop.decide.drift.risk_grid import RiskGrid as RiskGrid
+from agreestop.decide.merging import parse_pooling as parse_pooling
 from agreestop.decide.risks import Risk
 from agreestop.decide.risks import Score as Score
 from agreestop.decide.risks import Shaped as Shaped

@@ -362,6 +362,8 @@ def test_a_give_up_line_needs_rows_of_its_own() -> None:
         ag.GiveUp.fit(hard(30, 1), share=0.05, max_set_size=1)
     with pytest.raises(ag.InputError, match="share is"):
         ag.GiveUp.fit(CALIBRATION, share="much", max_set_size=1)
+    with pytest.raises(ag.InputError, match=r"share is 5: it must lie .* for example 0\.05"):
+        ag.GiveUp.fit(CALIBRATION, share=5, max_set_size=1)
     give_up = ag.GiveUp.fit(CALIBRATION, max_set_size=1)
     with pytest.raises(ag.InputError, match="tuning"):
         ag.AgreeStop(0.9, TIMES, 1, at_end="abstain", give_up=give_up).calibrate(CALIBRATION)

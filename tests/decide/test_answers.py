@@ -5,6 +5,7 @@ bad input.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import time
@@ -134,6 +135,27 @@ def test_broken_ties_keep_the_promise_and_come_near_it(draws: int) -> None:
     assert wrong.mean() < target - error, (
         "without the random number of the new input the promise breaks"
     )
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(np.float32, -1e6), (np.float16, -700.0)])
+def test_the_width_of_broken_ties_depends_on_no_example(dtype: Any, least: float) -> None:
+    """One of 20 examples has a far smaller risk at the end than the others. Were its size in the
+    width, it would be missed whenever it is the new one, and the others would be missed too.
+    """
+    log_risk = np.full((20, 2), [-1.0, -3.0])
+    log_risk[0] = -2.0, least
+    right = np.log1p(-np.exp(log_risk))
+    first_is_best = np.stack([right[:, 0], log_risk[:, 0]], axis=-1)
+    second_is_best = np.stack([log_risk[:, 1], right[:, 1]], axis=-1)
+    bag = np.stack([first_is_best, second_is_best], axis=1)[:, :, None].astype(dtype)
+    misses, seeds, labels = 0, 20, np.ones(20, dtype=int)
+    for new, seed in itertools.product(range(20), range(seeds)):
+        others = np.arange(20) != new
+        calibrated = ag.AgreeStop(0.95, (1, 2), 1, break_ties=True, seed=seed).calibrate(
+            bag[others], labels[others]
+        )
+        misses += int(not calibrated.decide(bag[[new]], first=seed).sets[0, 1])
+    assert misses <= seeds + 4 * math.sqrt(seeds / 2)
 
 
 @pytest.mark.parametrize("at_end", ["answer", "abstain"])
@@ -435,6 +457,13 @@ def test_an_error_loses_nothing(calibrated: ag.CalibratedRule) -> None:
         with pytest.raises(TimeoutError, match="ask did not return before the timeout") as late:
             call()
         assert late.value.session.history.answers == []  # type: ignore[attr-defined]
+
+
+def test_what_is_no_function_is_refused_before_anything_is_asked(
+    calibrated: ag.CalibratedRule,
+) -> None:
+    with pytest.raises(ag.InputError, match=r"ask is '18': give a function that samples"):
+        ag.sample_until(calibrated, "18")  # type: ignore[arg-type]
 
 
 def test_a_timeout_of_ask_itself_is_not_ours(calibrated: ag.CalibratedRule) -> None:

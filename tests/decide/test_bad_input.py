@@ -293,9 +293,13 @@ def test_times_that_do_not_fit_are_refused(rule: Rule) -> None:
     ):
         refused(
             lambda call=call: call((1, 2)),  # type: ignore[misc]
-            "times names 2 moments and log_confidence has 3 checkpoints",
+            "times names 2 moments and log_confidence has 3 checkpoints: give one time for each "
+            "index of its second axis",
         )
-        refused(lambda call=call: call((1, 2, 4)), "times lacks the rule's checkpoint 3")  # type: ignore[misc]
+        refused(
+            lambda call=call: call((1, 2, 4)),  # type: ignore[misc]
+            "times lacks the rule's checkpoint 3: log_confidence has 3 times from 1 to 4, so give",
+        )
         refused(lambda call=call: call((1, 3, 2)), "must increase")  # type: ignore[misc]
 
 

@@ -379,6 +379,34 @@ def test_labels_may_be_names_of_classes() -> None:
         ag.evaluate(decisions, ["z"] * 200)
 
 
+def test_names_of_classes_are_labels_of_scores_and_of_a_monitor() -> None:
+    scores = ag.simulate_scores(300, C=3)
+    names, labels = np.array(["walk", "run", "sit"]), scores.labels  # not in alphabetical order
+    assert labels is not None
+    named = dataclasses.replace(scores, labels=names[labels], classes=tuple(names))
+    assert named.labels is not None
+    np.testing.assert_array_equal(named.labels, labels)
+    with pytest.raises(ag.InputError, match="labels has dtype <U4"):  # no names to find them by
+        dataclasses.replace(scores, labels=names[labels])
+
+    calibrated = ag.AgreeStop(0.9, scores.times, 1).calibrate(named.rows(slice(0, 100)))
+    new = named.rows(slice(100, None))
+    by_name, by_index = ag.DriftMonitor(calibrated), ag.DriftMonitor(calibrated)
+    by_name.update(calibrated.decide(new), names[labels[100:]])
+    by_index.update(calibrated.decide(new), labels[100:])
+    assert by_name.misses.count == 200
+    np.testing.assert_array_equal(by_name.misses.capital, by_index.misses.capital)
+
+    moved = [ag.AdaptiveRule(calibrated, rate=0.5) for _ in range(2)]
+    for one, truth in zip(moved, (names[labels], labels), strict=True):
+        for row in range(100, 130):
+            label = truth[row]
+            one.update(one.decide(named.rows(slice(row, row + 1)))[0], label)
+    assert moved[0].threshold == moved[1].threshold != calibrated.thresholds[0]
+    with pytest.raises(ag.InputError, match="labels holds 'swim', which is not among the classes"):
+        by_name.update(calibrated.decide(new)[0], "swim")
+
+
 def test_a_decision_shows_what_is_known_of_it() -> None:
     assert repr(ag.Decision(20, 19, (4,))) == "Decision(time=20, index=19, classes=(4,))"
     shown = repr(ag.Decision(5, 4, (), members=3, row=0, answered=False, by_depth=()))

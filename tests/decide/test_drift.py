@@ -39,6 +39,7 @@ from tests.decide.strategies import (
 
 TIMES = (1, 2, 4, 8)
 CLASSES = 4
+TERMS = ag.AgreeStop(0.9, TIMES, 1).terms
 
 
 def scores(n: int, seed: int = 0, quality: float = 1.5) -> ag.Scores:
@@ -272,7 +273,7 @@ def processed_now(queue: Any, decision: Any, label: Any) -> Any:
 
 def test_more_decisions_than_can_wait_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_queue, "MOST_WAITING", 3)
-    queue = label_queue.LabelQueue(CLASSES)
+    queue = label_queue.LabelQueue(TERMS, CLASSES, [0])
     decisions = [ag.Decision(1, 0, (0,)) for _ in range(7)]
     for decision in decisions[:5]:
         queue.add(decision)
@@ -280,8 +281,10 @@ def test_more_decisions_than_can_wait_are_not_waited_for(monkeypatch: pytest.Mon
     assert len(queue) == 3 and queue.observed == 5
     with pytest.raises(ag.InputError, match="at most 3 can wait"):
         queue.update(decisions[4], 0)
+    again = label_queue.LabelQueue(TERMS, CLASSES, [0])
+    again.restore(queue.saved())
     with pytest.raises(ag.InputError, match="2 decisions were not kept"):
-        label_queue.LabelQueue.restored(queue.saved(), CLASSES, [0]).update(7, 0)
+        again.update(7, 0)
     assert processed_now(queue, decisions[1], 1) == []
     assert processed_now(queue, decisions[0], 0) == [(0, False), (1, True)]
     queue.add(decisions[5])
@@ -562,7 +565,7 @@ def test_rows_with_equal_contents_are_told_apart() -> None:
     """Misses that are reported first must not take the turn of hits, though all decisions look
     alike.
     """
-    queue = label_queue.LabelQueue(CLASSES)
+    queue = label_queue.LabelQueue(TERMS, CLASSES, [0])
     batch = ag.Decisions(np.zeros(3, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 0, 0]], TIMES)
     queue.add(batch)
     assert processed_now(queue, batch[2], 1) == processed_now(queue, 1, 0) == []
@@ -570,7 +573,7 @@ def test_rows_with_equal_contents_are_told_apart() -> None:
 
 
 def test_a_row_that_two_batches_have_is_asked_for() -> None:
-    queue = label_queue.LabelQueue(CLASSES)
+    queue = label_queue.LabelQueue(TERMS, CLASSES, [0])
     first, second = (
         ag.Decisions(np.zeros(3, dtype=int), np.eye(CLASSES, dtype=bool)[[0, 0, 0]], TIMES)
         for _ in range(2)
@@ -799,7 +802,7 @@ def make_bad() -> dict[str, tuple[Any, str]]:
     return {
         "no rule": (
             lambda: ag.DriftMonitor(ag.AgreeStop(0.9, TIMES, 1)),  # type: ignore[arg-type]
-            "give what rule.calibrate",
+            "of type AgreeStop, which is not calibrated: call rule.calibrate",
         ),
         "delta": (lambda: ag.DriftMonitor(calibrated, delta=0), "strictly between 0 and 1"),
         "seed": (lambda: ag.DriftMonitor(calibrated, seed=-1), "seed is -1"),
@@ -849,7 +852,7 @@ def make_bad() -> dict[str, tuple[Any, str]]:
             "promises no share of hits",
         ),
         "loss": (lambda: ag.DriftMonitor(lossy).labels_to_alarm(0.5), "promises no share of hits"),
-        "adaptive, no rule": (lambda: ag.AdaptiveRule(None), "give what rule.calibrate"),  # type: ignore[arg-type]
+        "adaptive, no rule": (lambda: ag.AdaptiveRule(None), "call rule.calibrate"),  # type: ignore[arg-type]
         "adaptive, rate": (lambda: ag.AdaptiveRule(calibrated, rate=0), "rate is 0"),
         "adaptive, bonferroni": (lambda: ag.AdaptiveRule(bonferroni), "moves one threshold"),
         "adaptive, groups": (lambda: ag.AdaptiveRule(grouped), "moves one threshold"),

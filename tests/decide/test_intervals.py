@@ -353,6 +353,8 @@ RULE = ag.IntervalStop(0.8, max_width=3.0)
         (lambda: RULE.calibrate(GOOD).stream().push(1.0), "push a pair"),
         (lambda: RULE.calibrate(GOOD).stream().push((math.nan, 1.0)), "holds nan"),
         (lambda: RULE.calibrate(GOOD).stream().push((1.0, 0.0)), "scale holds 0"),
+        (lambda: RULE.calibrate(GOOD).stream().push((-1e200, 1.0)), "a number above 1e.150"),
+        (lambda: RULE.calibrate(GOOD).stream().push((1.0, 1e200)), "a number above 1e.150"),
         (
             lambda: RULE.calibrate(make(60, "ends")).stream().push((1.0, 0.0)),
             "lower is above upper",

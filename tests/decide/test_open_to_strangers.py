@@ -69,9 +69,7 @@ class ToyNear(StopsOnRisk, KeptInFiles):
         near = values >= values.max(axis=1, keepdims=True) - self.slack
         return Verdict(stop | last, near | ~stop[:, None], state)
 
-    def failures(
-        self, evidence: Evidence, labels: Integers, loss: Any, rounding: Rounding | None
-    ) -> Failures:
+    def failures(self, evidence: Evidence, labels: Integers, rounding: Rounding | None) -> Failures:
         own = evidence.values[np.arange(len(labels)), :, labels]
         eta = 0.0 if rounding is None else 2 * rounding.at(own)
         near = own - eta >= evidence.values.max(axis=2) - self.slack

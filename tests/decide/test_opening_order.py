@@ -353,7 +353,7 @@ def test_shared_risks_stay_in_their_cell_and_others_do_not_move_the_grid() -> No
     alone = RiskGrid.of(rng.normal(size=2000), eta)
     assert alone == RiskGrid.of(None, eta) and alone.offset == 0
     assert RiskGrid.of(None, 1e-9).width == 1e-4
-    for risk in (*rng.normal(size=50) * 30, -1e9, math.inf, -math.inf):
+    for risk in (*rng.normal(size=50) * 30, -1e9, 1e306, -1e308, math.inf, -math.inf):
         assert alone.middle(alone.middle(risk)) == alone.middle(risk)
         assert (
             risk == alone.middle(risk) or abs(risk - alone.middle(risk)) <= alone.width / 2 + 1e-9

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agreestop as ag
-from agreestop.decide.confidence import ranks
+from agreestop.decide.merging import ranks
 
 FEW = st.integers(0, 6).map(float)
 

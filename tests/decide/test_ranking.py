@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 import agreestop as ag
 from agreestop.common import Floats, Integers
 from agreestop.decide import merging_factor
-from agreestop.decide.confidence import MergedRanks, PooledRanks
+from agreestop.decide.merging import MergedRanks, PooledRanks
 from tests.decide.strategies import merge_exchangeable, merge_randomized
 
 NO_UNIFORMS = np.empty((1, 0))

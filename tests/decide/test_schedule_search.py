@@ -149,7 +149,7 @@ def test_bad_prices_and_rules_are_refused() -> None:
         ag.front(RULE, TUNING, n_calibration=200)
     with pytest.raises(ag.InputError, match="give the schedule yourself"):
         ag.front(ag.AgreeStop(None, range(1, 11), 2, loss=1.0 - np.eye(5), max_loss=0.2), TUNING)
-    with pytest.raises(ag.InputError, match="that of AgreeStop"):
+    with pytest.raises(ag.InputError, match="only AgreeStop has a front"):
         ag.front(ag.SpikeCP("0.8", range(1, 11), 2, ag.MergeConfidence(1)), TUNING)
     gate = ag.Gate.fit(TUNING, target="0.8", max_set_size=2, blocks=2)
     with pytest.raises(ag.InputError, match="has a gate"):

@@ -249,7 +249,7 @@ def test_a_file_with_single_values_for_lists_is_refused(
 
 def test_objects_are_not_unpickled(path: Path) -> None:
     np.savez(path, allow_pickle=True, log_confidence=np.array([{"a": 1}], dtype=object), times=[1])
-    assert "not a whole score file" in refusal(path)
+    assert "holds Python objects in 'log_confidence': convert it to numbers" in refusal(path)
 
 
 @pytest.mark.parametrize("foreign", [b"", b"hello", bytes(100), b"agreestop-rule 1 2 3\n"])

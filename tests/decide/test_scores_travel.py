@@ -336,9 +336,9 @@ def test_one_row_that_was_tuned_on_is_recognised_by_its_id(
     decisions = rule.decide(changed(TEST, ids=mixed))
     for found in (decisions.reuse, reuse_of(rule, mixed)):
         assert found.startswith("1 of the 60 rows were used for tuning (row 5)")
-    own = tuning.ids.dtype != np.uint64  # hashes are never numbered anew
+    own = tuning.ids.dtype != np.uint64  # hashes are never numbered again
     assert (
-        "by their ids, but their scores are others: if ids were numbered anew" in decisions.reuse
+        "by their ids, but their scores are others: if each part counts its ids" in decisions.reuse
     ) == own
     with pytest.raises(ag.InputError, match="evaluation: 1 of the 60 rows"):
         ag.evaluate(decisions, TEST)
@@ -366,7 +366,7 @@ def test_without_ids_on_both_sides_rows_are_recognised_by_their_scores() -> None
 
 
 def test_rows_with_other_ids_are_recognised_by_their_scores() -> None:
-    """Ids may have been numbered anew, after a second shuffle: they do not switch the comparison of
+    """Ids may be numbered again after a second shuffle: they do not switch the comparison of
     scores off.
     """
     rule = ag.AgreeStop(

@@ -18,7 +18,7 @@ import pytest
 
 import agreestop as ag
 from agreestop.common.levels import Rounding
-from agreestop.decide.spotting import Recordings, load_recordings, save_recordings
+from agreestop.decide.spotting import Recordings, load_recordings
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Marks = list[tuple[int, int]]
@@ -77,8 +77,11 @@ def slow_limit(
     spotter: ag.Spotter, recordings: list[Floats], events: list[Marks], people: list[int]
 ) -> float:
     """The threshold that every one must be below so that the means over people of the largest
-    shares of missed events keep the promise.
+    shares of missed events keep the promise, from recordings with events alone.
     """
+    some = [row for row, marks in enumerate(events) if marks]
+    recordings, events = [recordings[row] for row in some], [events[row] for row in some]
+    people = [people[row] for row in some]
     worst = [Fraction(0)] * len(recordings)
     for threshold in thresholds_of(recordings):
         for row, (scores, marks) in enumerate(zip(recordings, events, strict=True)):
@@ -215,6 +218,41 @@ def test_no_bag_of_recordings_breaks_the_promise_and_without_the_envelope_some_d
     assert broken_bags(without_the_envelope) > 0
 
 
+def missed_too_often(event_free: int) -> int:
+    """In how many bags of four recordings with one event, and of some without, each with an event
+    left out in turn, more than a third of the left-out events are not found.
+    """
+    spotter = ag.Spotter("4/5", 1, rest=1, missed="1/3", within=1)
+    kinds = [np.array(one, dtype=float) for one in product(range(3), range(3), (0, 1))]
+    quiet = [np.zeros(3)] * event_free
+    limits: dict[tuple[int, ...], float | None] = {}
+    for others in combinations_with_replacement(range(len(kinds)), 3):
+        marks = [[(1, 2)]] * 3 + [[]] * event_free
+        try:
+            found = spotter.calibrate([kinds[kind] for kind in others] + quiet, marks)
+            limits[others] = found.threshold
+        except ag.InputError:  # no threshold keeps both, so no event goes by unnoticed
+            limits[others] = None
+    broken = 0
+    for bag in combinations_with_replacement(range(len(kinds)), 4):
+        missed = Fraction(0)
+        for place, kind in enumerate(bag):
+            threshold = limits[bag[:place] + bag[place + 1 :]]
+            if threshold is not None:
+                alarms = slow_alarms(kinds[kind], threshold, spotter.rest)
+                missed += slow_missed([(1, 2)], spotter.within, alarms)
+        broken += missed > Fraction(4, 3)
+    return broken
+
+
+@pytest.mark.filterwarnings("ignore::agreestop.CalibrationWarning")
+@pytest.mark.parametrize("event_free", [0, 1, 5])
+def test_no_bag_misses_more_events_than_promised_whatever_recordings_have_none(
+    event_free: int,
+) -> None:
+    assert missed_too_often(event_free) == 0
+
+
 def noisy_recordings(rng: np.random.Generator, n: int, steps: int = 200) -> list[Floats]:
     """Recordings whose steps depend on each other: each has a level of its own."""
     return list(rng.normal(size=(n, steps)) + 2 * rng.normal(size=(n, 1)))
@@ -336,7 +374,7 @@ def test_files_give_back_spotters_and_recordings(tmp_path: Path) -> None:
     recordings = [rng.normal(size=steps) for steps in (30, 50, 40)]
     events = [[(3, 5)], [], [(1, 4), (20, 30)]]
     data = Recordings.of(recordings, events, ["a", "b", "b"])
-    save_recordings(tmp_path / "recordings.npz", data)
+    data.save(tmp_path / "recordings.npz")
     again = load_recordings(tmp_path / "recordings.npz")
     assert (
         again.people is not None
@@ -361,6 +399,8 @@ def example(n: int = 20, steps: int = 40) -> list[Floats]:
     return list(np.random.default_rng(0).normal(size=(n, steps)))
 
 
+IN_WORDS: Any = "0.9"
+SEVERAL: Any = np.array([0, 1])
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "few recordings": (lambda: ag.Spotter(0.05).calibrate(example(18)), "at least 19"),
     "few people": (lambda: ag.Spotter(0.1).calibrate(example(20), people=[0, 1] * 10), "2 people"),
@@ -419,7 +459,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "missed without events": (lambda: ag.Spotter(0.1, missed=0.1).calibrate(example()), "missed"),
     "few recordings for missed": (
         lambda: ag.Spotter(0.5, missed="1/6").calibrate(example(4), [[(0, 1)]] * 4),
-        r"4 recordings cannot promise .* 1/6 of the events are missed: at least 5",
+        r"4 recordings with events cannot promise .* 1/6 of the events are missed: at least 5",
     ),
     "complex scores": (
         lambda: ag.Spotter(0.1).calibrate([one + 1j for one in example()]),
@@ -446,6 +486,18 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ag.Spotter(0.1).calibrate(example()).evaluate([np.zeros(9)], confidence=2),
         "confidence is 2",
     ),
+    "confidence in words": (
+        lambda: ag.Spotter(0.1).calibrate(example()).evaluate(np.eye(40), confidence=IN_WORDS),
+        "confidence is '0.9'",
+    ),
+    "a score that no float holds": (
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(10**400),
+        "give one number for each step",
+    ),
+    "several clocks": (
+        lambda: ag.Spotter(0.1).calibrate(example()).stream().push(0.1, step=SEVERAL),
+        "where step 0 is next",
+    ),
     "not calibrated": (lambda: ag.Spotter(0.1).stream(), "not calibrated yet"),
     "used recordings": (
         lambda: ag.Spotter(0.1).calibrate(example()).evaluate(example()),
@@ -467,6 +519,67 @@ def test_a_stream_without_an_end_does_not_suit_a_rule_for_finite_inputs() -> Non
     with pytest.raises(ag.InputError, match="without an end"):
         for _ in range(6):
             session.push(0.5)
+
+
+def windows(streams: list[Floats], step: int) -> list[Floats]:
+    return [one[at : at + 100] for one in streams for at in range(0, len(one) - 99, step)]
+
+
+WALKS = [one.cumsum() for one in np.random.default_rng(0).normal(size=(40, 400))]
+SHARED: dict[str, tuple[list[Floats], Any, str]] = {
+    "whole recordings": (WALKS, None, ""),
+    "windows that do not overlap": (windows(WALKS, 100), None, ""),
+    "windows that overlap": (windows(WALKS, 50), None, " of 280 recordings share"),
+    "windows of one person": (windows(WALKS, 50), np.repeat(np.arange(40), 7), ""),
+    "copies of other people": ([*WALKS, *WALKS[:30]], np.arange(70), "60 of 70 people share"),
+    "copies in another type": (
+        [*WALKS[:20], *(one.astype(np.float32) for one in WALKS[:15])],
+        None,
+        "30 of 35 recordings share",
+    ),
+    "a few copies": ([*WALKS, *WALKS[:5]], None, ""),
+    "silence before": ([np.concatenate([np.zeros(99), one]) for one in WALKS], None, ""),
+    "short ones": ([one[:31] for one in WALKS[:20]] * 2, None, ""),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_recordings_that_share_scores_are_noted(case: str) -> None:
+    recordings, people, words = SHARED[case]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ag.Spotter(0.2).calibrate(recordings, people=people)
+    said = [str(one.message) for one in caught if "share scores" in str(one.message)]
+    assert bool(said) == bool(words) and all(words in one for one in said)
+    assert all(one.filename == __file__ for one in caught)
+
+
+@pytest.mark.parametrize("threshold", [2.0, math.inf, -math.inf])
+def test_a_score_at_the_threshold_is_no_alarm(threshold: float) -> None:
+    spotter = ag.Spotter(0.1).calibrate(example()).with_threshold(threshold)
+    scores, stream = [1.0, 2.0, np.nextafter(2.0, 3.0)], spotter.stream()
+    expected = [step for step, score in enumerate(scores) if score > threshold]
+    assert spotter.alarms(scores).tolist() == expected
+    assert [step for step, score in enumerate(scores) if stream.push(score)] == expected
+
+
+def test_another_threshold_promises_only_what_it_keeps() -> None:
+    """Stricter than calibrated, few false alarms; below the limit, few missed events."""
+    rng = np.random.default_rng(3)
+    recordings = [rng.normal(size=40) for _ in range(40)]
+    for scores in recordings:
+        scores[10] += 8
+    spotter = ag.Spotter("1/4", missed="1/4", within=2).calibrate(recordings, [[(10, 12)]] * 40)
+    assert spotter.limit is not None and spotter.kth_value < spotter.threshold < spotter.limit
+    for threshold, few_false, few_missed in [
+        (spotter.kth_value, True, True),
+        (spotter.kth_value - 0.01, False, False),
+        (spotter.limit, True, False),
+    ]:
+        said = spotter.with_threshold(threshold).guarantee
+        assert ("any false alarm with probability at most 0.25" in said) == few_false
+        assert ("not found within 2 steps" in said) == few_missed
+        assert ("nothing is promised" in said) != few_false
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -129,6 +129,10 @@ def test_evaluations_count_the_promise_and_files_keep_it(tmp_path: Path) -> None
     total = 300 * 0.5 / 3600
     assert result.per_hour == pytest.approx(sum(counts) / total)
     assert result.capped == pytest.approx(sum(min(one, 2) for one in counts) / total)
+    assert result.target == "" and "promised" not in repr(result)  # its threshold is too low
+    kept = found.evaluate(fresh)
+    assert kept.target == "at most 100 an hour"
+    assert f"counted; promised at most 100 an hour {kept.capped!r}" in repr(kept)
     assert bold.evaluate(fresh, step_seconds=1).per_hour == pytest.approx(sum(counts) / total / 2)
 
 

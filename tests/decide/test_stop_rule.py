@@ -439,6 +439,8 @@ def test_losses_are_added_without_rounding_down(loss: float, all_may_stop: bool)
             ),
             "shape",
         ),
+        (lambda: ag.StopRule(0.8).calibrate(*GOOD).stream().push(1e200), "at most 1e.150 in size"),
+        (lambda: ag.StopRule(0.8).calibrate(*GOOD).stream().push(-1e200), "at most 1e.150 in size"),
     ],
 )
 def test_wrong_input_is_one_sentence(call: Any, match: str) -> None:

@@ -47,14 +47,14 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 @pytest.mark.parametrize(
-    "ids", ["none", "kept", "numbered anew", "repeated", "hashes of other arrays"]
+    "ids", ["none", "kept", "numbered again", "repeated", "hashes of other arrays"]
 )
 def test_rows_that_were_scored_again_are_found(change: Callable[[Any], Any], ids: str) -> None:
     """Ids never switch the comparison of scores off."""
     named: dict[str, Any] = {
         "none": (None, None),
         "kept": (np.arange(240), np.arange(240)),
-        "numbered anew": (np.arange(240), 1000 + np.arange(240)),
+        "numbered again": (np.arange(240), 1000 + np.arange(240)),
         "repeated": (np.arange(240) % 4, np.arange(240) % 4),
         "hashes of other arrays": (
             np.arange(240, dtype=np.uint64),
@@ -92,7 +92,7 @@ def test_ids_numbered_anew_after_a_second_shuffle() -> None:
     with pytest.raises(ag.InputError, match="100 of the 140 rows were used for tuning") as caught:
         tuned.calibrate(with_ids(calibration, range(140)))
     assert (
-        "by their ids, but their scores are others: if ids were numbered anew in each part, give "
+        "by their ids, but their scores are others: if each part counts its ids from 0, give "
         "others or leave" in str(caught.value)
     )
     assert_one_sentence(str(caught.value))
@@ -102,7 +102,7 @@ def test_ids_numbered_anew_after_a_second_shuffle() -> None:
         tuned.calibrate(with_ids(mixed, range(1000, 1140)))
     assert f"{np.sum(order[:140] < 100)} of the 140 rows" in str(
         caught.value
-    ) and "numbered anew" not in str(caught.value)
+    ) and "counts its ids" not in str(caught.value)
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="engines run trained networks, which
 
 import agreestop as ag
 from agreestop.engines import Dense, FreshMembers, choose_engine, lightest_engine, run_to_end, score
-from agreestop.engines.choice import DENSE_FROM
+from agreestop.engines.runner import DENSE_FROM
 from agreestop.networks import (
     FullyConnected,
     ModuleMembers,
@@ -35,7 +35,7 @@ def test_sparse_inputs_run_event_driven_where_numba_is(monkeypatch: pytest.Monke
         choose_engine(SMALL, density=DENSE_FROM).name == "dense"
         and "30%" in choose_engine(SMALL, density=DENSE_FROM).reason
     )
-    monkeypatch.setattr("agreestop.engines.choice.find_spec", lambda name: None)
+    monkeypatch.setattr("agreestop.engines.runner.find_spec", lambda name: None)
     without = choose_engine(SMALL, density=0.03)
     assert without.name == "dense" and "numba" in without.reason
 

@@ -288,10 +288,10 @@ def test_a_convolution_too_large_for_the_cache_gives_the_same_spikes(
 ) -> None:
     network = known("convolutional")
     inputs, engine = frames(network), EventDriven(network, precision, 1)
-    assert engine.network.by_rows
+    assert engine._network.by_rows
     found = run_counted(engine, inputs)
     monkeypatch.setattr("agreestop.engines.event_driven.layout.MOST_LANES", 0)
-    assert not engine.network.by_rows
+    assert not engine._network.by_rows
     layer_by_layer = run_counted(engine, inputs)
     assert np.array_equal(found.spikes, layer_by_layer.spikes)
     assert np.array_equal(found.operations.emitted, layer_by_layer.operations.emitted)

@@ -114,12 +114,17 @@ def test_counts_of_inputs_together_are_those_of_each_alone(
     config = replace(CONFIGS["fully-connected"], hidden=hidden)
     made = SpikingNetwork(config, torch.Generator().manual_seed(5), deviation=2.0).eval()
     engine, rng = EventDriven(made, precision), np.random.default_rng(1)
-    slots, alone = engine.live_slots(5), [engine.live() for _ in range(5)]
+    slots = engine.live_slots(5, np.arange(1, 100))  # every step is a checkpoint
+    alone = [engine.live() for _ in range(5)]
     for _ in range(12):
         rows = rng.permutation(np.repeat(np.arange(5), rng.integers(0, 3, 5)))
         steps = [np.flatnonzero(rng.random(slots.inputs) < 0.3) for _ in rows]
         pointers = np.cumsum([0, *map(len, steps)])
-        found = slots.push(rows, pointers, np.concatenate([np.zeros(0, np.int64), *steps]))
+        events = np.concatenate([np.zeros(0, np.int64), *steps])
+        pushed = slots.push(rows, pointers, events)
+        assert pushed is not None
+        judged, found = pushed
+        assert judged[:, 0].tolist() == list(range(len(rows)))
         expected = [alone[row].push(step).copy() for row, step in zip(rows, steps, strict=True)]
         np.testing.assert_array_equal(found, np.reshape(expected, found.shape))
     assert all(slots.evidence(row).any() for row in range(5))
@@ -190,6 +195,12 @@ def test_a_stream_that_is_over_is_answered_as_alone(name: str, label: str) -> No
             and batch.end(row) == alone.last_decision()
             and row.decision == alone.decision
         )
+        cut = LiveBatch(calibrated, engine, 1)
+        row = cut.open(number)
+        cut.push([Push(row, Steps.of(steps_of(frames[:2])))])
+        while row.decision is None:
+            cut.end(row, 1)
+        assert row.decision == alone.decision
 
 
 def test_the_log_confidences_of_a_stream_that_is_over_stand_for_the_rest() -> None:

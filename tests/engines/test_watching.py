@@ -252,6 +252,23 @@ def test_what_would_break_a_promise_is_refused(parts: Any) -> None:
         ensemble.watch(spotter, calibrate_quietly(joining, scores), window=WINDOW, event=0)
 
 
+def test_the_event_is_by_default_the_one_of_the_spotters_scores(parts: Any) -> None:
+    ensemble, _, rule, _, (streams, *_) = parts
+    unheard = recordings(np.random.default_rng(9), 40)[0]
+    for event in ((0, 2), (1,)):
+        heard = ensemble.listen(unheard, window=WINDOW, event=event)
+        spotter = ag.Spotter(0.1, rest=60).calibrate(heard.scores)
+        scores = ensemble.listen(streams, window=WINDOW, event=event).scores[0]
+        bare = replace(rule, heard="")
+        session = ensemble.watch(spotter, bare, window=WINDOW)
+        for frame, score in zip(streams[0], scores, strict=True):
+            session.push(frame=frame)
+            assert session.score == pytest.approx(score, abs=1e-9)
+    unknown = ag.Spotter(0.1, rest=60).calibrate(np.random.default_rng(3).normal(size=(20, 100)))
+    with pytest.raises(ag.InputError, match="event is missing"):
+        ensemble.watch(unknown, rule, window=WINDOW)
+
+
 def test_another_window_event_or_skip_than_calibrated_with_is_refused(
     parts: Any, tmp_path: Path
 ) -> None:
@@ -521,14 +538,21 @@ def test_modules_that_give_numbers_have_no_classes_to_watch_for(traced: Any) -> 
         engine.watch(traced[1], traced[2], window=1, event=0)
 
 
-def test_a_rule_of_people_who_set_the_threshold_is_refused(traced: Any) -> None:
-    """Their recordings differ, but those of one person depend on each other."""
+@pytest.mark.parametrize(("before", "after"), [(int, int), (int, str), (str, int), (str, str)])
+def test_a_rule_of_people_who_set_the_threshold_is_refused(
+    traced: Any, before: type, after: type
+) -> None:
+    """Their recordings differ, but those of one person depend on each other. Files of names make
+    text of numbers.
+    """
     engine, scores = traced[0], traced[4]
     rng = np.random.default_rng(1)
     heard = engine.listen(list(rng.normal(size=(30, 60, 6))), window=1, event=0)
-    spotter = ag.Spotter(0.2, rest=10).calibrate(heard.scores, people=np.arange(30) // 2)
+    spotter = ag.Spotter(0.2, rest=10).calibrate(
+        heard.scores, people=(np.arange(30) // 2).astype(before)
+    )
     for people, refused in ((10 + np.arange(60) // 4, True), (15 + np.arange(60) // 4, False)):
-        rule = ag.AgreeStop(0.6, range(1, 9), 1).calibrate(scores, people=people)
+        rule = ag.AgreeStop(0.6, range(1, 9), 1).calibrate(scores, people=people.astype(after))
         if refused:
             with pytest.raises(ag.InputError, match="5 of the people"):
                 engine.watch(spotter, rule, window=1, event=0)

@@ -320,6 +320,13 @@ def test_live_needs_the_shape_of_the_inputs() -> None:
     assert ensemble.live(rule, any_members=True).push(frame=inputs[0, 0]) is None
 
 
+def test_modules_refuse_inputs_with_the_shape_that_was_given_and_not_that_of_a_batch() -> None:
+    ensemble, (inputs, labels) = ag.ensembles.DeepEnsemble([Recurrent()]), toy(300)
+    ensemble.score(inputs[:2])
+    with pytest.raises(ag.InputError, match=r"inputs has shape \(300, "):
+        ensemble.score(inputs[..., :2], labels)
+
+
 @dataclass(frozen=True)
 class OwnArchitecture:
     """An architecture of the user: two hidden layers of eight neurons."""

@@ -281,6 +281,13 @@ def test_scores_are_no_members(tmp_path: Path) -> None:
         ag.ensembles.load(tmp_path / "scores.npz")
 
 
+def test_a_rule_is_no_file_of_members(tmp_path: Path) -> None:
+    rule = ag.AgreeStop(0.9, (1, 2), 1).calibrate(ag.simulate_scores(20, steps=2))
+    rule.save(tmp_path / "rule")
+    with pytest.raises(ag.InputError, match="rule is a rule file and holds no members"):
+        ag.ensembles.load(tmp_path / "rule")
+
+
 def test_a_header_of_great_depth_or_length_is_refused(tmp_path: Path) -> None:
     for header in ("[" * 100_000 + "]" * 100_000, '{"a":' * 50_000 + "1" + "}" * 50_000):
         text = json.dumps({"__metadata__": {"agreestop": header}}).encode()

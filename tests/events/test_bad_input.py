@@ -191,3 +191,6 @@ def test_event_data_has_its_length_steps_and_shape() -> None:
     some = EventData("some", False, INPUTS, np.array([0, 1, 1], dtype=np.uint8), ("a", "b"))
     assert (len(some), some.steps, some.shape) == (3, 6, (2, 4, 4))
     assert some.labels.dtype == np.int64
+    assert repr(some) == "EventData('some', 3 inputs (6, 2, 4, 4), 2 classes, recorded)"
+    named = EventData("some", False, INPUTS, ["b", "a", "a"], ("b", "a"))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(named.labels, some.labels)

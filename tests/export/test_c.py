@@ -23,7 +23,8 @@ import agreestop as ag
 from agreestop.cli import main
 from agreestop.cli.export import _nearest
 from agreestop.common import Booleans, Integers, atomic_writer
-from agreestop.engines.event_driven.layout import load_kernels
+from agreestop.engines import EventDriven
+from agreestop.engines.event_driven.layout import load_kernels, plan_network
 from agreestop.ensembles import save_members
 from agreestop.export.c_files import _inputs_file
 from agreestop.export.members import OWN_MODULES
@@ -310,34 +311,35 @@ def test_more_events_than_fit_into_a_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SRM", "RESETS", "SUBTRACTS"])
-def test_potentials_are_those_of_the_engine_to_the_last_bit(kind: str, tmp_path: Path) -> None:
-    config = FullyConnected((40,), 2, 60, (), LOW)
-    save_members(
-        tmp_path / "members",
-        SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.2).eval(),
-    )
-    ensemble = ag.ensembles.load(tmp_path / "members", engine="event-driven")
+def test_potentials_are_those_of_the_engine_to_the_last_bit(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, kernels = FullyConnected((40,), 2, 60, (), LOW), load_kernels()
+    network = SpikingNetwork(config, torch.Generator().manual_seed(3), deviation=0.2).eval()
+    save_members(tmp_path / "members", network)
     x = np.random.default_rng(0).random((12, STEPS, 40)) < 0.3
-    rule = ag.AgreeStop(0.8, (STEPS,), 1).calibrate(ensemble.score(x, np.arange(12) % 2))
-    network: Any = ensemble.engine.network  # type: ignore[attr-defined]
-    kernels = load_kernels()
-    network.layers["neuron"] = getattr(kernels, kind)
-    lanes = network.constants.reshape(8, 60, -1)
-    rows = {name: lanes[index] for index, name in enumerate(kernels.CONSTANTS)}
+    (plan,) = plan_network(network)
+    rows = {name: plan.constants[:, index] for index, name in enumerate(kernels.CONSTANTS)}
     rows["r"][:] = 0.1
-    rows["threshold"][:] = np.inf
-    live = ensemble.engine.live()
+    rows["threshold"][:] = np.finfo(np.float32).max
+    planned = replace(plan, neuron=getattr(kernels, kind))
+    monkeypatch.setattr(
+        "agreestop.engines.event_driven.engine.plan_network", lambda network: [planned]
+    )
+    live = EventDriven(network).live()
     potentials = []
     for frame in x[0]:
         live.push(frame=frame)
-        membrane = live._state.reshape(60, 3, -1)[:, 1, 0].copy()  # type: ignore[attr-defined]
+        membrane = live._state.reshape(60, 3, -1)[:, 1, 0].copy()
         potentials.append(membrane * rows["gain"][:, 0] if kind == "SRM" else membrane)
     # half of the neurons just reach their threshold once, and the others just do not
     highest = np.max(potentials, axis=0)
     rows["threshold"][:] = np.where(
         np.arange(60) % 2, highest, np.nextafter(highest, np.float32(np.inf))
     )[:, None]
-    live = ensemble.engine.live()
+    ensemble = ag.ensembles.load(tmp_path / "members", engine="event-driven")
+    rule = ag.AgreeStop(0.8, (STEPS,), 1).calibrate(ensemble.score(x, np.arange(12) % 2))
+    live = EventDriven(network).live()
     for frame in x[0]:
         counts = live.push(frame=frame)
     assert (counts[1::2, 0] > 0).all() and (counts[::2, 0] == 0).all()

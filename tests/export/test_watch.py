@@ -21,7 +21,7 @@ pytest.importorskip("numba", reason="the event-driven engine needs numba")
 
 import agreestop as ag
 from agreestop.cli import main
-from agreestop.common import Booleans
+from agreestop.common import Booleans, atomic_writer
 from agreestop.ensembles import save_members
 from agreestop.networks import FullyConnected, Neuron, SpikingNetwork
 from tests.export.test_c import EXACT, SANITIZED
@@ -152,9 +152,10 @@ def test_every_step_is_that_of_python(
     ensemble, spotter, rule = calibrate(members, weights, RULES[label])
     ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW)
     watch, counts = Watch(tmp_path), {1: 0, 2: 0, 0: 0}
-    for part in (np.concatenate(streams(12, 5)), streams(1, 6)[0]):
+    for number, part in enumerate((np.concatenate(streams(12, 5)), streams(1, 6)[0])):
         session = ensemble.watch(spotter, rule, **HOW)
-        watch.lib.ag_watch_init()
+        if number > 0:  # the first stream begins by itself
+            watch.lib.ag_watch_init()
         for frame in part:
             events = np.flatnonzero(frame).tolist()
             state, expected = watch.push(events[::-1]), session.push(events)
@@ -243,6 +244,19 @@ int main()
 """
 
 
+def test_the_event_is_that_of_the_scores_by_default(members: Path, tmp_path: Path) -> None:
+    ensemble, spotter, rule = calibrate(members)
+    how = HOW | {"event": None}
+    named = ag.export.watch_to_c(spotter, rule, ensemble, tmp_path / "named", **HOW)
+    ag.export.watch_to_c(spotter, rule, ensemble, tmp_path / "default", **how)
+    for name in named.files:
+        same = [(tmp_path / folder / name).read_bytes() for folder in ("named", "default")]
+        assert same[0] == same[1], name
+    unnamed = replace(spotter, heard="")
+    with pytest.raises(ag.InputError, match="event is missing"):
+        ag.export.watch_to_c(unnamed, rule, ensemble, tmp_path / "no", **how)
+
+
 def test_the_headers_and_the_spotter_are_c_plus_plus_too(members: Path, tmp_path: Path) -> None:
     if not shutil.which("g++"):
         pytest.skip("g++ is not installed")
@@ -311,7 +325,7 @@ def test_a_spotter_alone_raises_the_alarms_of_python(rest: int, tmp_path: Path) 
             and (one.steps, one.alarms) == (len(scores), len(chosen.alarms(scores)))
             and ctypes.sizeof(one) == 16
         )
-    assert "recording" in (folder / "spotter_data.h").read_text()
+    assert chosen.guarantee in (folder / "spotter_data.h").read_text()
 
 
 def test_what_cannot_be_exported_gets_a_sentence(members: Path, tmp_path: Path) -> None:
@@ -357,6 +371,32 @@ def test_an_export_of_another_kind_leaves_no_file_of_the_last(
     for export in exports:
         made = export()
         assert set(made.files) == {one.name for one in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("written", range(3))
+@pytest.mark.parametrize("before", ["nothing", "watch"])
+def test_an_interrupted_export_can_be_done_again(
+    members: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, written: int
+) -> None:
+    """Whatever was in the folder, and however many files were written."""
+    ensemble, spotter, rule = calibrate(members)
+    if before == "watch":
+        ag.export.watch_to_c(spotter, rule, ensemble, tmp_path, **HOW)
+    done: list[Path] = []
+
+    def interrupted(path: Path) -> Any:
+        if len(done) == written:
+            raise KeyboardInterrupt
+        done.append(path)
+        return atomic_writer(path)
+
+    monkeypatch.setattr("agreestop.export.c_files.atomic_writer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ag.export.spotter_to_c(spotter, tmp_path)
+    monkeypatch.undo()
+    assert not (tmp_path / "sizes.h").exists()
+    made = ag.export.spotter_to_c(spotter, tmp_path)
+    assert set(made.files) == {one.name for one in tmp_path.iterdir()}
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: Any) -> int:
@@ -419,7 +459,6 @@ def test_the_command_line(
     assert "spotter.h" in capsys.readouterr().out and (tmp_path / "alone" / "spotter.c").exists()
     wrong: dict[str, Any] = {
         "--window": (*export, *watch, "--event", 1),
-        "--event": (*export, *watch, "--window", WINDOW),
         "--spotter": (*export, "--window", WINDOW),
         "--members": ("export", tmp_path / "class.rule", "--to", "c", "-o", tmp_path / "no"),
         "--to c": ("export", tmp_path / "spotter.rule", "--to", "page", "-o", tmp_path / "no"),

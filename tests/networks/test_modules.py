@@ -206,7 +206,7 @@ def test_a_broken_contract_is_refused_in_one_sentence() -> None:
     )
     refused(lambda: ModuleMembers([]), "give one torch.nn.Module for each member")
     refused(lambda: ModuleMembers(None), "modules is not a list of torch modules")  # type: ignore[arg-type]
-    refused(lambda: ModuleMembers(Leaky()), "modules is not a list of torch modules")  # type: ignore[arg-type]
+    refused(lambda: ModuleMembers(Leaky()), r"\(it is a Leaky\): give one .* such as \[module\]")  # type: ignore[arg-type]
     refused(lambda: ModuleMembers([Leaky]), "modules is not a list of torch modules")  # type: ignore[list-item]
     refused(lambda: ModuleMembers([linear, linear]), "the same module more than once")
     refused(lambda: ModuleMembers([linear], output="rates"), "output is 'rates'")

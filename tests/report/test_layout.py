@@ -47,6 +47,7 @@ def test_contents_and_tables_fit_the_window(
 
 
 def test_options_in_advice_are_code_and_nothing_else_is() -> None:
+    assert "take <code>at_end=&#34;abstain&#34;</code>:" in with_code('take at_end="abstain":')
     written = with_code("Less than 90 % <b>: give delta=0.1 or groups= to calibrate.")
     assert written == (
         "Less than 90\N{NO-BREAK SPACE}% &lt;b&gt;: give <code>delta=0.1</code> or "

@@ -1,7 +1,10 @@
-"""A report from numbers: coverage, time and width of intervals at some targets and widths."""
+"""A report from numbers: coverage, time and width of intervals at some targets and widths. Answers
+and numbers are reported as files of them are.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +80,23 @@ def test_the_command_and_the_function_write_a_page_with_code_to_copy(
         ag.write_report(tmp_path / "numbers.npz", tmp_path / "two.html", target=0.8).read_text()
         == page
     )
+
+
+def test_write_report_takes_numbers_and_answers_as_it_takes_files_of_them(tmp_path: Path) -> None:
+    numbers, rng = some_numbers(), np.random.default_rng(0)
+    known = {"labels": numbers.labels, "centre": numbers.centre, "scale": numbers.scale}
+    np.savez(tmp_path / "numbers.npz", **known)
+    samples = [["18" if right else "17" for right in row] for row in rng.random((80, 6)) < 0.8]
+    lines = [json.dumps({"answers": row, "gold": "18"}) for row in samples]
+    (tmp_path / "answers.jsonl").write_text("\n".join(lines))
+    for given, name, words in (
+        (numbers, "numbers.npz", "IntervalStop"),
+        (ag.Answers(samples, ["18"] * 80), "answers.jsonl", "adaptive consistency"),
+    ):
+        page = ag.write_report(given, tmp_path / "object.html").read_text()
+        file = ag.write_report(tmp_path / name, tmp_path / "file.html").read_text()
+        assert words in page and name in file
+        assert page.replace(f"your {name.split('.')[0]}", name) == file
 
 
 def test_targets_without_enough_examples_say_what_they_need() -> None:

@@ -237,11 +237,20 @@ def test_advice_follows_the_numbers(report: Report) -> None:
         section, summary=replace(summary, headline=replace(headline, examples_needed=99))
     )
     assert advise(stuck, measured)[0].startswith("Label at least 99 examples")
+    tuning, calibration = SCORES.split(0.5, 0.5)
     for rule, made in (("agreestop", ag.AgreeStop), ("spikecp", ag.SpikeCP)):
-        first = rule_in_code(replace(headline, rule=rule), 2).split("\n")[0]
-        assert isinstance(
-            eval(first.removeprefix("rule = "), {"ag": ag, "calibration_scores": SCORES}), made
-        )
+        names: dict[str, Any] = {"tuning_scores": tuning, "calibration_scores": calibration}
+        exec(rule_in_code(replace(headline, rule=rule), 2), names)
+        assert isinstance(names["calibrated"].rule, made)
+    rare = replace(section, breakdown=parts)
+    for rule, advised in (
+        ("agreestop", "give accumulated"),
+        ("spikecp", "take AgreeStop with"),
+    ):
+        of_rule = replace(rare, summary=replace(summary, headline=replace(headline, rule=rule)))
+        assert advised in " ".join(advise(of_rule, measured))  # SpikeCP has no such option
+    needed = ag.AgreeStop(headline.target, (1,), 1, class_conditional=True).examples_needed()
+    assert words.count(f"at least {needed} calibration examples of each") == 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 import agreestop as ag
 from agreestop.serve import AsyncClient, Client
-from agreestop.serve.client import read_welcome
+from agreestop.serve.client import live_address, read_welcome
 from agreestop.serve.protocol import SUBPROTOCOL
 
 WRONG_ANSWERS = {
@@ -64,6 +64,16 @@ def test_an_answer_that_cannot_be_read_is_a_sentence_and_nobody_waits_for_ever(a
         asyncio.run(ask(url))
         server.shutdown()
         thread.join()
+
+
+def test_the_address_of_the_page_is_that_of_the_server() -> None:
+    socket = live_address("ws://127.0.0.1:8000")
+    assert socket.startswith("ws://127.0.0.1:8000/")
+    assert live_address("http://127.0.0.1:8000/") == live_address(socket) == socket
+    assert live_address("https://stop.example") == live_address("wss://stop.example")
+    for wrong in ("localhost", "127.0.0.1:8000", "ftp://127.0.0.1", 8000):
+        with pytest.raises(ag.InputError, match="give that of the server, such as ws://"):
+            live_address(wrong)  # type: ignore[arg-type]
 
 
 def test_a_welcome_that_is_none_is_a_sentence() -> None:

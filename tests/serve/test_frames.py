@@ -29,6 +29,15 @@ def pieces(data: bytes, rng: random.Random) -> list[bytes]:
     return [data[begin:end] for begin, end in zip([0, *ends], [*ends, len(data)], strict=True)]
 
 
+def test_no_message_is_taken_in_the_middle_of_another() -> None:
+    """websockets refuses what comes between the frames of one message."""
+    taken: list[object] = []
+    others, sent = bytearray(), write_frame("between", MASK) + write_frame(b"again", MASK)
+    reader = FrameReader(True, 4096, taken.append, lambda: False, others.extend)
+    reader.read(sent)
+    assert not taken and bytes(others) == sent
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("mask", [b"", MASK], ids=["of a server", "of a client"])
 def test_frames_are_read_in_whatever_parts_they_come(seed: int, mask: bytes) -> None:

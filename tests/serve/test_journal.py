@@ -86,6 +86,22 @@ def test_full_files_are_renamed_and_the_oldest_deleted(tmp_path: Path) -> None:
     assert len(read(path)) == 40
 
 
+def test_a_file_is_renamed_when_it_would_be_larger_and_never_empty(tmp_path: Path) -> None:
+    line = [{"event": "decision"}]
+    journal = Journal(tmp_path / "one")
+    journal.write(line)
+    journal.close()
+    size = (tmp_path / "one").stat().st_size
+    for bytes_, written, files in ((3, 1, 1), (3, 2, 2), (2 * size, 2, 1), (2 * size - 1, 2, 2)):
+        folder = tmp_path / f"{bytes_} {written}"
+        folder.mkdir()
+        journal = Journal(folder / "log", size=bytes_, files=5)
+        for _ in range(written):
+            journal.write(line)
+        journal.close()
+        assert len(list(folder.iterdir())) == files
+
+
 def test_a_line_that_was_cut_off_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for content, left in ((b'{"a":1}\n{"b"', 1), (b"x" * 200_000, 0), (b"", 0), (b'{"a":1}\n', 1)):

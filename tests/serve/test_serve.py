@@ -891,7 +891,7 @@ def test_a_client_refuses_what_cannot_be_meant(served: Served, url: str) -> None
             with pytest.raises(ag.InputError, match=r"label is .*: give a class index"):
                 session.label(label)  # type: ignore[arg-type]
         assert session.label(np.int64(1)) == ()  # type: ignore[arg-type]
-    for address in ("http://127.0.0.1:8000", "127.0.0.1:8000", None):
+    for address in ("ftp://127.0.0.1:8000", "127.0.0.1:8000", None):
         with pytest.raises(ag.InputError, match=r"such as ws://127\.0\.0\.1:8000"):
             Client(address)  # type: ignore[arg-type]
 

@@ -89,6 +89,21 @@ def test_scores_are_spotted_as_in_a_stream(spotter: Any) -> None:
             packed.push(0.0)
 
 
+def test_a_score_that_no_float_holds_costs_its_own_stream_alone(spotter: Any) -> None:
+    """JSON has numbers of any length."""
+    server = Server(spotter=spotter, port=0)
+    with server.background() as url, Client(url) as client, raw(url) as talk:
+        other = client.watch()
+        for text in (
+            '{"type":"open","session":1}',
+            f'{{"type":"push","session":1,"step":1,"evidence":[1{"0" * 400}]}}',
+        ):
+            talk.send(text)
+            answer = talk.recv()
+        assert "give one number for each step" in answer
+        assert other.push(0.0) is None
+
+
 async def push_wrong(url: str, steps: list[Any]) -> list[Any]:
     async with AsyncClient(url) as client:
         session = await client.watch()

@@ -19,7 +19,7 @@ from tests.decide.test_structure import modules_run
 
 from .served import Served, steps_of
 
-MOST_RUN_BY_DECIDE, MOST_RUN_BY_PUSH = 37, 26
+MOST_RUN_BY_DECIDE, MOST_RUN_BY_PUSH = 36, 26
 """Modules in which a function runs: for `agreestop decide --members`, and for the pushes of one
 input at both ends.
 """

@@ -4,8 +4,9 @@ The division is random and ignores labels, as the promise needs it. Rows that be
 on one side: equal series, and with groups the rows of one group.
 """
 
-from dataclasses import dataclass
-from typing import Any, Self, cast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,12 +22,18 @@ from agreestop.common import (
     Integers,
     as_array,
     as_checkpoints,
+    as_floats,
     as_seed,
+    check_finite,
+    check_series,
     is_integer,
     is_number,
 )
 from agreestop.common.errors import warn_user
 from agreestop.common.levels import Target
+from agreestop.decide.calibrated import Session
+from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
+from agreestop.decide.decisions import Decision, Decisions
 from agreestop.decide.leakage import Overlap, TrainingRows, mark_ids
 from agreestop.events.container import input_ids
 
@@ -86,11 +93,6 @@ class Division:
         return self.groups if self.by_people else None
 
     @property
-    def known_people(self) -> NDArray[Any]:
-        """Marks of everybody in the data: neither those who calibrate nor those who fit are new."""
-        return np.unique(mark_ids(cast(Any, self.groups)))
-
-    @property
     def training_rows(self) -> TrainingRows:
         """What recognises the rows that fit the models."""
         return TrainingRows.of(self.ids[self.fitting[self.changes[self.fitting]]])
@@ -99,6 +101,15 @@ class Division:
     def apart(self) -> Booleans:
         """Which of the fitting rows are no copies of calibration rows."""
         return ~np.isin(self.ids[self.fitting], self.ids[self.calibration])
+
+    def calibrate(self, rule: Any, examples: Any, rows: Integers, for_people: Target | None) -> Any:
+        """The rule, calibrated on the examples of these rows."""
+        persons = None if self.people is None else self.people[rows]
+        calibrated = rule.calibrate(examples, people=persons, for_people=for_people)
+        if self.people is None:
+            return calibrated
+        # neither those who calibrate nor those who fit are new
+        return replace(calibrated, known_people=np.unique(mark_ids(self.people)))
 
     def notes(self, estimators: tuple[Any, ...]) -> tuple[str, ...]:
         """What is worth knowing; what may void the promise is also warned of."""
@@ -130,11 +141,6 @@ class Division:
         for doubt in doubts:
             warn_user(doubt)
         return (*notes, *(doubt[0].upper() + doubt[1:] for doubt in doubts))
-
-
-def trained_overlap(rows: TrainingRows, ids: NDArray[np.uint64]) -> Overlap:
-    """How many of the inputs fitted the models."""
-    return Overlap.of("training", "ids", rows.find(ids), rows.chance)
 
 
 def _as_groups(groups: ArrayLike | None, n: int, name: str = "groups") -> NDArray[Any] | None:
@@ -235,16 +241,108 @@ def read_series(estimator: Any, *given: Any, **options: Any) -> Any:
         raise
 
 
+def read_labelled_series(estimator: Any, X: ArrayLike, y: ArrayLike, **options: Any) -> Any:
+    """The same for `fit`: series (n, T) or (n, channels, T), and y."""
+    series, given = read_series(estimator, X, y, **options)
+    if series.ndim > 3:
+        raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
+    check_series(series.shape, estimator.checkpoints)
+    estimator.channels_ = series.shape[1] if series.ndim == 3 else None
+    return series, given
+
+
 def read_new_series(estimator: Any, X: ArrayLike) -> Floats:
     """Checked series for a fitted estimator, at least as long as its last checkpoint."""
     check_is_fitted(estimator)
-    series = read_series(estimator, X, reset=False)
+    try:
+        series = read_series(estimator, X, reset=False)
+    except ValueError as error:
+        if " features, but " not in str(error):
+            raise
+        raise InputError(
+            f"{error} Give whole series, or push one that still arrives to stream()."
+        ) from None
     last = estimator.checkpoints_[-1]
     if series.shape[-1] < last:
         raise InputError(
             f"X has {series.shape[-1]} times, but the last checkpoint is {last}: give whole series."
         )
     return series
+
+
+def decide_series(
+    estimator: Any, series: Floats, judge: Callable[[int, Integers, State], Verdict]
+) -> Decisions:
+    """The decisions of a fitted estimator; only series that have not stopped are judged."""
+    rule, rows, ids = estimator.rule_, estimator.training_rows_, input_ids(series)
+    start, looks = rule.start(len(series)), len(estimator.checkpoints_)
+    stops = run_checkpoints(judge, start, looks, rule.classes)
+    trained = Overlap.of("training", "ids", rows.find(ids), rows.chance)
+    return rule.decisions(stops, ids, training=trained)
+
+
+class SeriesSession:
+    """One series that arrives step by step. `stream()` of a fitted early estimator opens one.
+
+    A model is asked at its checkpoint only, and no model after the decision.
+
+    Attributes
+    ----------
+    number : int
+        As in a stream of the rule: its place in the order of opening.
+    decision : Decision or None
+        The decision, once there is one.
+
+    Examples
+    --------
+    >>> import numpy as np, agreestop as ag
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(2, size=300)
+    >>> X = rng.normal(size=(300, 20)) + y[:, None]
+    >>> early = ag.adapters.EarlyClassifier(GaussianNB(), 10, 0.9).fit(X[:200], y[:200])
+    >>> session = early.stream()
+    >>> for value in X[200]:
+    ...     if decision := session.push(value):
+    ...         break
+    >>> decision.time == early.decide(X[200:201])[0].time
+    True
+    """
+
+    def __init__(self, estimator: Any, evidence: Callable[[int, Floats], Floats]) -> None:
+        check_is_fitted(estimator)
+        self._session: Session = estimator.rule_.stream()
+        self._evidence, self._times = evidence, estimator.checkpoints_
+        self._shape = () if estimator.channels_ is None else (estimator.channels_,)
+        self._seen: list[Floats] = []
+
+    @property
+    def number(self) -> int:
+        return self._session.number
+
+    @property
+    def decision(self) -> Decision | None:
+        return self._session.decision
+
+    def push(self, step: ArrayLike) -> Decision | None:
+        """Take the next step, a number, or (channels,); return the decision if it stops here."""
+        self._session.check_open()
+        values = as_floats(step, "step")
+        check_finite(values, "step")
+        if values.shape != self._shape:
+            needed = f"an array of shape {self._shape}" if self._shape else "one number"
+            raise InputError(
+                f"step has shape {values.shape}: {needed} is needed, the values of one time step."
+            )
+        self._seen.append(values.astype(np.float64))
+        index = self._session.index
+        if len(self._seen) < self._times[index]:
+            return None
+        return self._session.push(self._evidence(index, np.stack(self._seen, axis=-1)[None]))
+
+    def close(self) -> float | None:
+        """End the series without a decision; returns its first risk, for `DriftMonitor.skip`."""
+        return self._session.close()
 
 
 def too_many_times(checkpoints: Any, times: tuple[int, ...]) -> tuple[str, ...]:

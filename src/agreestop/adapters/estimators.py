@@ -49,13 +49,12 @@ from agreestop.common import (
     InputError,
     Integers,
     as_seed,
-    check_series,
     is_integer,
 )
 from agreestop.common.errors import warn_user
 from agreestop.common.levels import Target, in_words, quantile_rank
 from agreestop.decide.agree_stop import AgreeStop
-from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
+from agreestop.decide.checkpoints import State, Verdict
 from agreestop.decide.confidence import MODEL_AVERAGE
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.rule import Rule, build_rule
@@ -65,12 +64,13 @@ from agreestop.events.container import input_ids
 
 from .division import (
     Division,
+    SeriesSession,
+    decide_series,
     prefix,
+    read_labelled_series,
     read_new_series,
-    read_series,
     series_times,
     too_many_times,
-    trained_overlap,
 )
 
 RuleMaker = Callable[[Target, tuple[float, ...], int], Rule]
@@ -152,10 +152,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         equally; with for_people, such as 0.9, for this share of new people: at most a share
         1 - target of their answers miss.
         """
-        series, labels = read_series(self, X, y)
-        if series.ndim > 3:
-            raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
-        check_series(series.shape, self.checkpoints)
+        series, labels = read_labelled_series(self, X, y)
         if not hasattr(self.estimator, "predict_proba"):
             raise InputError(
                 f"estimator is a {type(self.estimator).__name__} without predict_proba: give a "
@@ -175,7 +172,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         divided = Division.of(
             series, codes, groups, people, for_people, self.calibration, self.seed
         )
-        fitting, persons = divided.fitting, divided.people
+        fitting = divided.fitting
         known = np.unique(codes[fitting])
         if len(known) < 2:
             raise InputError(
@@ -197,7 +194,7 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 rule, series[fitting], codes[fitting], divided.units[fitting], divided.apart
             )
         met = np.isin(codes[self.calibration_rows_], known)
-        if persons is not None and not met.all():
+        if divided.people is not None and not met.all():
             raise InputError(
                 f"people: {int((~met).sum())} calibration rows are of classes that no person who "
                 "fits the models has: give more people, or leave these classes out."
@@ -207,11 +204,8 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.notes_ += too_many_times(self.checkpoints, self.checkpoints_)
         self.models_ = self._fit_models(series[fitting], codes[fitting])
         rows = self.calibration_rows_[met]
-        own = None if persons is None else persons[rows]
         scores = self._scores(self.models_, series[rows], codes[rows])
-        calibrated = stricter.calibrate(scores, people=own, for_people=for_people)
-        if persons is not None:  # neither those who calibrate nor those who fit are new
-            calibrated = replace(calibrated, known_people=divided.known_people)
+        calibrated = divided.calibrate(stricter, scores, rows, for_people)
         self.notes_ += calibrated.notes
         self.rule_ = (
             replace(calibrated, guarantee=f"{rule.promise()} {unmet}") if unmet else calibrated
@@ -234,12 +228,14 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Only series that have not stopped are shown to a model.
         """
-        series, rule = read_new_series(self, X), self.rule_
-        stops = run_checkpoints(
-            self._judge(series), rule.start(len(series)), len(self.checkpoints_), len(self.classes_)
+        series = read_new_series(self, X)
+        return decide_series(self, series, self._judge(series))
+
+    def stream(self) -> SeriesSession:
+        """A session for one series that arrives step by step: push(step) until it decides."""
+        return SeriesSession(
+            self, lambda index, series: self._confidence(self.models_, index, series)
         )
-        ids = input_ids(series)
-        return rule.decisions(stops, ids, training=trained_overlap(self.training_rows_, ids))
 
     def _judge(self, series: Floats) -> Callable[[int, Integers, State], Verdict]:
         """A function that runs the models on some series at a checkpoint and judges them."""
@@ -267,9 +263,10 @@ class EarlyClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label, classes = np.asarray(self.abstain_label), self.classes_
         if self.abstain_label is None:
             if rule.terms.abstains:
+                example = "'?'" if classes.dtype.kind in "US" else "-1"
                 raise InputError(
                     "abstain_label is missing: give what predict returns for a series that is not "
-                    "answered, such as -1."
+                    f"answered, such as {example}."
                 )
         elif label.shape or (label.dtype.kind in "US") != (classes.dtype.kind in "US"):
             raise InputError(

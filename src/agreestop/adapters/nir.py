@@ -95,12 +95,12 @@ def _choose(networks: Sequence[GraphNetwork], members: ModuleMembers, name: str)
     if name == "dense":
         return Dense(members)
     try:
+        from agreestop.engines.event_driven.chains import plan_chains
         from agreestop.engines.event_driven.engine import EventDriven
 
         _, _, precision = name.partition("event-driven-")
-        chosen: Engine = SideBySide(
-            [EventDriven(network, precision or "float32") for network in networks]
-        )
+        engines = [EventDriven(one, precision or "float32") for one in plan_chains(networks)]
+        chosen: Engine = SideBySide(engines) if len(engines) > 1 else engines[0]
     except InputError as error:
         if name != "auto":
             raise

@@ -20,7 +20,6 @@ What an estimator gives decides what the rule reads (see `IntervalStop`):
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -28,21 +27,22 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.model_selection import GroupKFold, cross_val_predict
 
-from agreestop.common import Floats, InputError, Integers, check_series, is_integer
+from agreestop.common import Floats, InputError, Integers, is_integer
 from agreestop.common.levels import Target
-from agreestop.decide.checkpoints import State, Verdict, run_checkpoints
+from agreestop.decide.checkpoints import State, Verdict
 from agreestop.decide.decisions import Decisions
 from agreestop.decide.intervals import IntervalStop, Numbers
 from agreestop.events.container import input_ids
 
 from .division import (
     Division,
+    SeriesSession,
+    decide_series,
     prefix,
+    read_labelled_series,
     read_new_series,
-    read_series,
     series_times,
     too_many_times,
-    trained_overlap,
 )
 
 LEAST_SHARE = 0.05  # a scale is at least this share of the mean error
@@ -111,13 +111,10 @@ class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fit the models on some rows of X, (n, T) or (n, channels, T), with numbers y (n,), and
         calibrate the rule on the others. groups, people and for_people are as in `EarlyClassifier`.
         """
-        series, truth = read_series(self, X, y, y_numeric=True)
-        if series.ndim > 3:
-            raise InputError(f"X has shape {series.shape}: (n, T) or (n, channels, T) is needed.")
+        series, truth = read_labelled_series(self, X, y, y_numeric=True)
         truth = np.asarray(truth, dtype=np.float64)
         if truth.ndim != 1:
             raise InputError(f"y has shape {truth.shape}: one number for each row is needed.")
-        check_series(series.shape, self.checkpoints)
         self._check_estimators()
         self.checkpoints_ = series_times(self.checkpoints, series.shape[-1])
         rule = IntervalStop(self.target, self.checkpoints_, self.max_width, self.side, self.limit)
@@ -129,13 +126,9 @@ class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.notes_ = divided.notes((*self._estimators, self.scale_estimator))
         self.notes_ += too_many_times(self.checkpoints, self.checkpoints_)
         self._fit_models(series[divided.fitting], truth[divided.fitting], divided)
-        persons = None if divided.people is None else divided.people[rows]
         numbers = self._numbers(series[rows], truth[rows])
-        calibrated = rule.calibrate(numbers, people=persons, for_people=for_people)
-        if persons is not None:
-            calibrated = replace(calibrated, known_people=divided.known_people)
-        self.notes_ += calibrated.notes
-        self.rule_ = calibrated
+        self.rule_ = divided.calibrate(rule, numbers, rows, for_people)
+        self.notes_ += self.rule_.notes
         return self
 
     def predict(self, X: ArrayLike) -> Floats:
@@ -148,6 +141,10 @@ class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Only series that have not stopped are shown to a model.
         """
         return self._watch(read_new_series(self, X))[1]
+
+    def stream(self) -> SeriesSession:
+        """A session for one series that arrives step by step: push(step) until it decides."""
+        return SeriesSession(self, self._pairs)
 
     def numbers(self, X: ArrayLike, y: ArrayLike | None = None) -> Numbers:
         """What the models give at every checkpoint, with true numbers where y is given: for
@@ -225,13 +222,7 @@ class EarlyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             pairs[active] = found = self._pairs(index, series[active])
             return self.rule_.step(index, found[:, None], state)
 
-        stops = run_checkpoints(
-            judge, self.rule_.start(len(series)), len(self.checkpoints_), self.rule_.classes
-        )
-        ids = input_ids(series)
-        decisions = self.rule_.decisions(
-            stops, ids, training=trained_overlap(self.training_rows_, ids)
-        )
+        decisions = decide_series(self, series, judge)
         return pairs.mean(axis=1) if self._has_ends else pairs[:, 0], decisions
 
     def _numbers(self, series: Floats, truth: Any) -> Numbers:

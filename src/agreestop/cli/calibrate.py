@@ -9,7 +9,7 @@ import typer
 
 from agreestop.common import InputError, check_writable
 from agreestop.decide.answer_kinds import Tree
-from agreestop.decide.confidence import POOLINGS
+from agreestop.decide.merging import POOLINGS
 from agreestop.decide.rule import Rule, build_rule, rule_class, rule_kinds
 from agreestop.decide.spikecp import CALIBRATIONS
 from agreestop.decide.spotting import load_recordings
@@ -369,7 +369,7 @@ def calibrate(
         recordings = load_recordings(scores)
         calibrate_spotter(
             *(recordings, output, near),
-            None if people is None else read_lines(people, len(recordings)),
+            read_lines(people, len(recordings)),
             false_alarms=false_alarms,
             cap=cap,
             rest=rest,
@@ -392,9 +392,9 @@ def calibrate(
     data: Any = (  # scores, risks or numbers
         known.load(scores) if labels == "final" else known.load_labelled(scores, "calibration")
     )
-    weight = None if weights is None else read_numbers(weights, len(data))
-    inside = None if groups is None else read_lines(groups, len(data))
-    persons = None if people is None else read_lines(people, len(data))
+    weight = read_numbers(weights, len(data))
+    inside = read_lines(groups, len(data))
+    persons = read_lines(people, len(data))
     costs = None if loss is None else read_matrix(loss)
     if schedule is not None and checkpoints is not None:
         raise InputError("--schedule names the times itself: leave --checkpoints out.")

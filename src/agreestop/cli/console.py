@@ -253,7 +253,7 @@ def progress_bar(title: str) -> Iterator[ProgressCallback]:
         table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
     )
     with Progress(
-        BarColumn(bar_width=6),
+        BarColumn(bar_width=10),
         TextColumn("{task.fields[share]}"),
         TextColumn("{task.fields[left]}"),
         words,

@@ -308,6 +308,18 @@ def say_unchecked(calibrated: CalibratedRule, engine: str, ensemble_digest: str)
         )
 
 
+def load_members(path: Path, engine: str, calibrated: CalibratedRule) -> Any:
+    """The ensemble of a file, on the engine of the calibration where none is named. Says what
+    could not be compared.
+    """
+    from agreestop.ensembles import load
+
+    wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
+    ensemble = load(path, engine=wanted)
+    say_unchecked(calibrated, wanted, ensemble.digest)
+    return ensemble
+
+
 def _run_members(
     calibrated: CalibratedRule,
     members: Path,
@@ -320,14 +332,11 @@ def _run_members(
     """Run the members on each input until its decision, and say which engine ran and how
     much it computed.
     """
-    from agreestop.ensembles import load as load_ensemble
     from agreestop.events.files import load as load_inputs
 
     check_one_file(inputs)
     data = load_inputs(inputs)
-    wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
-    ensemble = load_ensemble(members, engine=wanted)
-    say_unchecked(calibrated, wanted, ensemble.digest)
+    ensemble = load_members(members, engine, calibrated)
     inside = None if groups is None else read_lines(groups, len(data))
     with errors_name_options():
         run = ensemble.decide(

@@ -84,7 +84,7 @@ def evaluate(
         taken = "within", "step_seconds", "any_engine", "any_members"
         refuse_options(context, takes_no(*taken), NOT_FOR_A_SPOTTER)
         spotter, recordings = Spotter.load(rule), load_recordings(scores)
-        persons = None if people is None else read_lines(people, len(recordings))
+        persons = read_lines(people, len(recordings))
         allowed = {"any_engine": any_engine, "any_members": any_members}
         evaluate_spotter(spotter, recordings, within, step_seconds, persons, as_json, **allowed)
         return
@@ -95,8 +95,8 @@ def evaluate(
         raise InputError(
             f"{scores} holds the rows that {rule} was calibrated on: evaluate on other rows."
         )
-    inside = None if groups is None else read_lines(groups, len(data))
-    persons = None if people is None else read_lines(people, len(data))
+    inside = read_lines(groups, len(data))
+    persons = read_lines(people, len(data))
     promised_by_group = calibrated.group_names is not None
     with errors_name_options():
         known = inside if promised_by_group else None
@@ -236,13 +236,13 @@ def _verdict_in_words(calibrated: CalibratedRule, result: Evaluation) -> str:
         over = measured < least
         if not over:
             assert target is not None and result.draw_range is not None  # as `least` is above 0
-            low, high = result.draw_range
+            high = result.draw_range[1]
             verdict = "kept" if measured >= target else "not contradicted"
             where = "lies in" if measured <= high else "is above"
             return (
                 f"Target {in_words(target)}: {verdict}. {name[0].upper()}{name[1:]} "
                 f"{measured:.3f} {where} the range that the choice of calibration examples "
-                f"explains, {low:.3f} to {high:.3f}."
+                "explains."
             )
         return f"{words} is lower than the calibration draw allows. {DOUBTS}"
     if kept:
@@ -365,9 +365,7 @@ def _kept(row: Evaluation | Group) -> Estimate:
 
 
 def _interval(value: Estimate, digits: int = 3, between: str = " ") -> str:
-    if value.low != value.low:  # a single input has no interval
-        return f"{value:.{digits}f}"
-    return f"{value:.{digits}f}{between}[{value.low:.{digits}f}, {value.high:.{digits}f}]"
+    return value.in_words(f".{digits}f").replace(" [", f"{between}[")
 
 
 def _record(

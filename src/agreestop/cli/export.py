@@ -79,7 +79,10 @@ def export(
     event: Annotated[
         str | None,
         typer.Option(
-            help="With --spotter: the class that it detects, by name or number; several by commas."
+            help=(
+                "With --spotter: the class that it detects, by name or number; several by commas. "
+                "By default the one that its scores name."
+            )
         ),
     ] = None,
     skip: Annotated[
@@ -96,7 +99,7 @@ def export(
     event-driven-bfloat16 or event-driven-int8. With --inputs, `make check` in the folder compares
     the decisions on them. A page takes several rules, one for each target. If it would be larger
     than 3 MB, its weights become int8, and some of the labelled inputs calibrate the rules anew on
-    them; give --engine to keep weights and rules. With --spotter, --window and --event the C code
+    them; give --engine to keep weights and rules. With --spotter and --window the C code
     watches a stream without an end, and inputs are streams.
     """
     if to not in ("c", "page"):
@@ -148,7 +151,7 @@ class _Watch:
 
     spotter: CalibratedSpotter
     window: int
-    event: list[int | str]
+    event: list[int | str] | None
     skip: int
 
     @classmethod
@@ -162,15 +165,17 @@ class _Watch:
             raise InputError("--skip is for --spotter: leave it out.")
         if not named:
             return None
-        if spotter is None or window is None or event is None:
-            missing = " and ".join(name for name in given if name not in named)
+        if spotter is None or window is None:
+            missing = " and ".join(name for name in ("--spotter", "--window") if name not in named)
             raise InputError(
-                f"{' and '.join(named)} without {missing}: to watch a stream, give all three."
+                f"{' and '.join(named)} without {missing}: to watch a stream, give both."
             )
         if to != "c":
             raise InputError("--spotter is for --to c: a page shows inputs with an end.")
-        words = [one.strip() for one in event.split(",")]
-        classes: list[int | str] = [int(one) if one.isdigit() else one for one in words]
+        classes: list[int | str] | None = None
+        if event is not None:
+            words = [one.strip() for one in event.split(",")]
+            classes = [int(one) if one.isdigit() else one for one in words]
         return cls(Spotter.load(spotter), window, classes, skip)
 
 

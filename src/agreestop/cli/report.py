@@ -106,7 +106,7 @@ def report(
     from agreestop.pipeline.risks_report import holds_risks
     from agreestop.pipeline.scores_report import report_scores
     from agreestop.pipeline.spotting_report import holds_recordings
-    from agreestop.report.advice import advise
+    from agreestop.report.advice import advise, rule_on_command_line
     from agreestop.report.page import summary_in_words, write_page
 
     output = scores.with_suffix(".html") if output is None else output
@@ -140,8 +140,8 @@ def report(
         _report_numbers(scores, output, target, n_calibration, seed)
         return
     data = labelled_scores(scores, "a report")
-    inside = None if groups is None else read_lines(groups, len(data))
-    persons = None if people is None else read_lines(people, len(data))
+    inside = read_lines(groups, len(data))
+    persons = read_lines(people, len(data))
     options = {
         "target": target,
         "max-set-size": max_set_size,
@@ -171,6 +171,9 @@ def report(
         *summary_in_words(section),
         *map(name_options, advise(section, made.measured)),
     )
+    headline = section.summary.headline
+    if section.summary.kept and headline.examples_needed is None:
+        show(rule_on_command_line(headline, made.measured.max_set_size), unbroken=True)
     show_written(write_page(made, output))
 
 

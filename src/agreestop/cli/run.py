@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from agreestop.common import (
@@ -86,7 +87,8 @@ def run(
         report = finished.report
         for section in report.sections:
             name = ", ".join(part for part in (report.name, section.name) if part)
-            show(*summary_in_words(section), table_of_rules(section.records, name))
+            show(*summary_in_words(section), table_of_rules(section.records, name), "")
+        show(*notes_of_tables([record for one in report.sections for record in one.records]))
     products = sorted((*folder.rglob("members.safetensors"), *folder.rglob("*.npz")))
     show_files(folder, (*finished.written, folder / "metrics.json", *products))
     show(*next_steps(folder, products, report.measured), unbroken=True)
@@ -265,22 +267,33 @@ def _command(config: Path | None, output: Path | None, simulated: bool) -> str:
     return shlex.join(words + (["-o", str(output)] if output else []))
 
 
+def notes_of_tables(records: Sequence[Record]) -> list[str]:
+    """What the tables of some records leave unsaid."""
+    over = (
+        "over the realisations" if records[0].coverage_pool is None else "for the draw of the pool"
+    )
+    notes = [f"±: 95 % interval {over}"]
+    notes += ["energy: share of running to T"] * (records[0].energy is not None)
+    stuck = any(record.examples_needed for record in records)
+    return ["; ".join(notes), *["* cannot stop: too few calibration examples"] * stuck]
+
+
 def table_of_rules(records: Sequence[Record], title: str) -> Table:
     """Every rule at the main target and for all members, with 95 % intervals."""
     target, members = records[0].target, max(record.K for record in records)
     many = f"{members} member" + ("s" if members > 1 else "")
     table = Table(
-        title=f"{title}: target {target:g}, {many}", title_justify="left", title_style="bold"
+        title=f"{title}: target {target:g}, {many}",
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
     )
     shown = [record for record in records if (record.target, record.K) == (target, members)]
-    energy, stuck = shown[0].energy is not None, any(record.examples_needed for record in shown)
-    over = "over the realisations" if shown[0].coverage_pool is None else "for the draw of the pool"
-    notes = [f"± is the 95 % interval {over}"]
-    notes += ["energy is a share of running to T"] * energy + [
-        "* cannot stop: too few calibration examples"
-    ] * stuck
-    table.caption, table.caption_justify = "; ".join(notes), "left"
-    for name in ("rule", "coverage", "latency / T", "set size", *["energy"] * energy):
+    energy = shown[0].energy is not None
+    for name in ("rule", "coverage", "latency / T", "size", *["energy"] * energy):
         table.add_column(name, justify="left" if name == "rule" else "right")
     for record in shown:
         name = record.label + "*" * (record.examples_needed is not None)

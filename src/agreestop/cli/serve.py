@@ -21,7 +21,7 @@ from .console import (
     say_warning,
     show,
 )
-from .decide import AnyEngine, AnyMembers, RuleFile, say_unchecked
+from .decide import AnyEngine, AnyMembers, RuleFile, load_members
 from .spot import SPOTTER
 
 TOKEN = "AGREESTOP_TOKEN"
@@ -130,11 +130,8 @@ def serve(
             say(sentence)
     ensemble = None
     if members is not None and calibrated is not None:
-        from agreestop.ensembles import load as load_ensemble
-
-        wanted = calibrated.engine if engine == "auto" and calibrated.engine else engine
-        ensemble = load_ensemble(members, engine=wanted)
-        say_unchecked(calibrated, wanted, ensemble.digest)
+        say(f"Loading {members} and compiling what runs it; this can take a while.")
+        ensemble = load_members(members, engine, calibrated)
     elif engine != "auto":
         raise InputError(
             f"--engine is {engine}, but without --members nothing is run: leave it out, or give "

@@ -12,8 +12,12 @@ from agreestop.common.errors import shortened
 LARGEST_TEXT = 2**28  # bytes
 
 
-def read_lines(path: Path, n: int) -> list[str]:
-    """The lines of a text file that has one for each of n inputs."""
+def read_lines(path: Path | None, n: int) -> list[str] | None:
+    """The lines of a text file that has one for each of n inputs; None for no file."""
+    return None if path is None else _lines(path, n)
+
+
+def _lines(path: Path, n: int) -> list[str]:
     try:
         # some editors write a byte order mark
         lines = read_file(path, most=LARGEST_TEXT).decode("utf-8-sig").split("\n")
@@ -30,9 +34,9 @@ def read_lines(path: Path, n: int) -> list[str]:
     return lines
 
 
-def read_numbers(path: Path, n: int) -> Floats:
-    """A number for each of n inputs, one on a line."""
-    return _as_numbers(path, read_lines(path, n))
+def read_numbers(path: Path | None, n: int) -> Floats | None:
+    """A number for each of n inputs, one on a line; None for no file."""
+    return None if path is None else _as_numbers(path, _lines(path, n))
 
 
 def _as_numbers(

@@ -9,7 +9,8 @@ from typing import Any
 from agreestop.common import InputError
 from agreestop.common.levels import Target
 from agreestop.decide.answers import FORMS, Answers, OpenRisk, VoteRisk
-from agreestop.decide.confidence import parse_pooling, pooling_of
+from agreestop.decide.confidence import pooling_of
+from agreestop.decide.merging import parse_pooling
 from agreestop.decide.risks import Gate, TopMass
 from agreestop.decide.rule import Rule
 from agreestop.decide.scores import Scores, load_scores

@@ -25,6 +25,7 @@ from agreestop.common import (
     make_folder,
     no_progress,
 )
+from agreestop.common.files import from_bytes
 from agreestop.decide.calibrated import CalibratedRule, load_rule
 from agreestop.decide.leakage import Overlap, TrainingRows, first_reuse
 from agreestop.ensembles import Ensemble
@@ -50,7 +51,6 @@ from .workers import (
     PlannedSource,
     check_terms,
     engine_of_all,
-    from_bytes,
     members_bytes,
     rule_bytes,
 )

@@ -4,15 +4,14 @@ members travel.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TypeVar
 
 from agreestop.common import InputError, read_file
+from agreestop.common.files import as_bytes, from_bytes
 from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.rule import Terms
 from agreestop.ensembles import Ensemble
@@ -31,8 +30,6 @@ from .sources import (
     open_recordings,
     plan_shards,
 )
-
-Loaded = TypeVar("Loaded")
 
 
 class FileReader:
@@ -123,14 +120,6 @@ def engine_of_all(ensemble: Ensemble, wanted: str, planned: PlannedSource) -> st
     raise errors[0]
 
 
-def from_bytes(content: bytes, load: Callable[[Path], Loaded]) -> Loaded:
-    """What `load` reads from a file with this content."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "content"
-        path.write_bytes(content)
-        return load(path)
-
-
 def check_terms(terms: Terms) -> None:
     """Refuse rules that read no classes: members on a cluster give scores of classes."""
     if terms.open_answers or not terms.has_classes:
@@ -149,9 +138,7 @@ def rule_bytes(rule: CalibratedRule | str | PathLike[str]) -> bytes:
             )
         return read_file(rule, "calibrate a rule first")
     check_calibrated(rule)
-    with TemporaryDirectory() as folder:
-        rule.save(path := Path(folder) / "rule")
-        return path.read_bytes()
+    return as_bytes(rule.save)
 
 
 def members_bytes(members: Ensemble | str | PathLike[str]) -> bytes:
@@ -163,6 +150,4 @@ def members_bytes(members: Ensemble | str | PathLike[str]) -> bytes:
             f"members is of type {type(members).__name__}: give an ensemble, or a file that "
             "ensemble.save wrote."
         )
-    with TemporaryDirectory() as folder:
-        members.save(path := Path(folder) / "members")
-        return path.read_bytes()
+    return as_bytes(members.save)

@@ -38,12 +38,15 @@ from .arrays import (
     joined_members,
     mix,
     name_groups,
+    set_fields,
     with_axis,
+    without_names,
 )
 from .axes import check_series, time_last, warn_of_time_last
 from .errors import CalibrationWarning, InputError, needs, warn_user
 from .estimates import Estimate
 from .files import (
+    StrPath,
     atomic_writer,
     check_writable,
     file_lock,
@@ -93,6 +96,7 @@ __all__ = [
     "Rounding",
     "Schedule",
     "Stages",
+    "StrPath",
     "Target",
     "Words",
     "as_array",
@@ -153,9 +157,11 @@ __all__ = [
     "read_shapes",
     "read_text",
     "run_tasks",
+    "set_fields",
     "time_last",
     "warn_of_time_last",
     "warn_user",
     "with_axis",
+    "without_names",
     "write_npz",
 ]

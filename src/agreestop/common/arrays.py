@@ -207,13 +207,18 @@ def as_shape(shape: Sequence[int] | int, name: str) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)
 
 
+def are_sizes(sizes: object, count: int) -> bool:
+    """Whether these are `count` integers of at least 1."""
+    return (
+        isinstance(sizes, (tuple, list))
+        and len(sizes) == count
+        and all(is_integer(size) and size >= 1 for size in sizes)
+    )
+
+
 def as_size(size: tuple[int, int]) -> tuple[int, int]:
     """The sensor's height and width: two integers of at least one."""
-    if (
-        not isinstance(size, (tuple, list))
-        or len(size) != 2
-        or not all(is_integer(side) and side >= 1 for side in size)
-    ):
+    if not are_sizes(size, 2):
         raise InputError(
             f"size is {quoted(size)}: give the sensor's height and width in pixels, for example "
             "(20, 20)."
@@ -221,9 +226,28 @@ def as_size(size: tuple[int, int]) -> tuple[int, int]:
     return int(size[0]), int(size[1])
 
 
-def as_labels(labels: ArrayLike, n: int, classes: int) -> Integers:
-    """Labels as int64: one for each of n inputs, integers in 0..classes-1."""
+def without_names(labels: Any, names: Sequence[str] | None) -> Any:
+    """Labels that are names of classes, as class indices; other labels as they are."""
+    if names is None:
+        return labels
     array = as_array(labels, "labels")
+    if array.dtype.kind not in "UO" or not all(isinstance(one, str) for one in array.ravel()):
+        return labels
+    index_of = {name: index for index, name in enumerate(names)}
+    for one in array.ravel():
+        if one not in index_of:
+            raise InputError(
+                f"labels holds {quoted(str(one))}, which is not among the classes {quoted(names)}: "
+                "give names of classes, or class indices."
+            )
+    return np.array([index_of[one] for one in array.ravel()], np.int64).reshape(array.shape)
+
+
+def as_labels(
+    labels: ArrayLike, n: int, classes: int, names: Sequence[str] | None = None
+) -> Integers:
+    """Labels as int64: one for each of n inputs, integers in 0..classes-1, or names of classes."""
+    array = as_array(without_names(labels, names), "labels")
     if array.ndim != 1:
         raise InputError(
             f"labels has shape {array.shape}: one axis, one label for each input, is needed."
@@ -482,8 +506,9 @@ def as_checkpoints(checkpoints: Sequence[float]) -> tuple[float, ...]:
     """
     if isinstance(checkpoints, Schedule):
         return checkpoints
+    given: Any = None if isinstance(checkpoints, str) else checkpoints  # a text is no list of times
     try:
-        times = tuple(map(as_time, tuple(checkpoints)))
+        times = tuple(map(as_time, tuple(given)))
     except TypeError:
         raise InputError(
             f"checkpoints is {checkpoints!r}: give a list of times, for example (20, 40, 60, 80)."
@@ -515,7 +540,7 @@ def as_times(
     if len(known) != available:
         raise InputError(
             f"times names {len(known)} moments and {what} has {available} checkpoints: "
-            "give one time for each."
+            "give one time for each index of its second axis."
         )
     return known
 
@@ -553,10 +578,17 @@ def columns_of(
     for time in wanted:
         if time not in columns:
             raise InputError(
-                f"times lacks the rule's checkpoint {time}: "
-                f"{what} must hold every checkpoint of the rule."
+                f"times lacks the rule's checkpoint {time}: {what} has {len(known)} times from "
+                f"{known[0]} to {known[-1]}, so give a rule with checkpoints among these, or "
+                "scores at every checkpoint of the rule."
             )
     return [columns[time] for time in wanted]
+
+
+def set_fields(result: object, **values: object) -> None:
+    """Set fields of a frozen dataclass while it is made."""
+    for name, value in values.items():
+        object.__setattr__(result, name, value)
 
 
 def join_parts(parts: Sequence[Result], axis: int = 0) -> Result:

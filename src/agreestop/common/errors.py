@@ -72,6 +72,14 @@ def warn_user(sentence: str) -> None:
     warnings.warn(sentence, CalibrationWarning, stacklevel=level)
 
 
+@contextmanager
+def no_calibration_warnings() -> Iterator[None]:
+    """For reports, which say themselves what cannot stop."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        yield
+
+
 def visible(text: str) -> str:
     r"""The text with control characters written out, such as "\x1b": a terminal would obey them."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

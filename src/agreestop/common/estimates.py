@@ -20,13 +20,14 @@ order.
 """
 
 import math
+from numbers import Real
 from statistics import NormalDist
 from typing import Self
 
 import numpy as np
 
 from .arrays import Floats, Integers
-from .errors import InputError
+from .errors import InputError, quoted
 
 PRECISION = 1e-6  # bounds are found to this share of [a, b]
 TOGETHER = 1 << 10  # values times means tried at once: few values are faster with many means
@@ -66,6 +67,11 @@ class Estimate(float):
 
     def __repr__(self) -> str:
         return f"{float(self):.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+    def in_words(self, form: str = ".3f") -> str:
+        """The number in this format, and its interval where it has one."""
+        ends = "" if math.isnan(self.low) else f" [{self.low:{form}}, {self.high:{form}}]"
+        return f"{float(self):{form}}{ends}"
 
     @classmethod
     def of_mean(cls, values: Floats | Integers, confidence: float) -> Self:
@@ -122,9 +128,9 @@ def _standard_error(values: Floats | Integers) -> float:
 
 def _z(confidence: float) -> float:
     """The normal quantile of a two-sided interval."""
-    if not 0 < confidence < 1:
+    if not isinstance(confidence, Real) or not 0 < confidence < 1:
         raise InputError(
-            f"confidence is {confidence}: give the level of the intervals, between 0 and 1."
+            f"confidence is {quoted(confidence)}: give the level of the intervals, between 0 and 1."
         )
     return NormalDist().inv_cdf((1 + confidence) / 2)
 

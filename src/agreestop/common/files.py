@@ -16,9 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from tempfile import TemporaryDirectory
+from typing import BinaryIO, TypeAlias, TypeVar
 
 from .errors import InputError
+
+Loaded = TypeVar("Loaded")
+StrPath: TypeAlias = str | PathLike[str]
 
 MOST_BYTES = 2**30  # the largest file that is read as a whole
 LOCK_NAME = ".agreestop-lock"
@@ -116,6 +120,20 @@ def read_file(
                 f"{path} has more than {most:,} bytes: check that it is the right file."
             )
         return stream.read()
+
+
+def as_bytes(save: Callable[[Path], object]) -> bytes:
+    """The content of the file that `save` writes to a path."""
+    with TemporaryDirectory() as folder:
+        save(path := Path(folder) / "content")
+        return path.read_bytes()
+
+
+def from_bytes(content: bytes, load: Callable[[Path], Loaded]) -> Loaded:
+    """What `load` reads from a file with this content."""
+    with TemporaryDirectory() as folder:
+        (path := Path(folder) / "content").write_bytes(content)
+        return load(path)
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def as_target(target: Target, name: str = "target") -> Fraction:
     """
     value = as_exact(target, name, "a probability such as 0.9, '0.9' or '9/10'")
     if not 0 < value < 1:
-        example = "0.1" if name == "delta" else "0.9"
+        example = {"delta": "0.1", "share": "0.05"}.get(name, "0.9")
         given = in_words(target) if isinstance(target, Fraction) else quoted(target)
         raise InputError(
             f"{name} is {given}: it must lie strictly between 0 and 1, for example {example}."

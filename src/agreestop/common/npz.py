@@ -174,6 +174,10 @@ def names_in(path: str | PathLike[str]) -> set[str]:
         return set()
 
 
+class _HoldsObjects(Exception):
+    """An array, by its name, that only pickle could read."""
+
+
 @contextmanager
 def _open_npz(
     path: str | PathLike[str], what: str, how: str, missing: str = "check the path"
@@ -186,6 +190,11 @@ def _open_npz(
             yield stream, archive, _members(archive, stream)
     except InputError:
         raise
+    except _HoldsObjects as array:
+        raise InputError(
+            f"{path} holds Python objects in {str(array)!r}: convert it to numbers or texts, such "
+            "as with numpy.array(list), and save it again."
+        ) from None
     except MemoryError:
         raise InputError(
             f"{path} does not fit into memory: close other programs, or use a larger machine."
@@ -236,11 +245,9 @@ def _read_header(
         else np.lib.format.read_array_header_2_0
     )
     shape, fortran, dtype = read_header(member, max_header_size=LONGEST_HEADER)
-    if (
-        dtype.hasobject
-        or not dtype.itemsize
-        or math.prod(shape) * dtype.itemsize != info.file_size - member.tell()
-    ):
+    if dtype.hasobject:
+        raise _HoldsObjects(info.filename.removesuffix(".npy"))
+    if not dtype.itemsize or math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
         raise ValueError("no plain array of this size")
     return shape, fortran, dtype
 

@@ -1,6 +1,5 @@
 """Decisions and evaluations as people read them: DataFrames, plain text and HTML."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
@@ -89,10 +88,12 @@ def _rows(result: Any) -> list[list[str]]:
     if not result.open_answers:
         hidden += ("latency",)
     shown = [one for one in COLUMNS if one not in hidden and getattr(result, one) is not None]
-    return [["", "inputs", *(COLUMNS[one] for one in shown)]] + [
-        [name, str(row.n), *(_with_interval(getattr(row, one)) for one in shown)]
-        for name, row in rows
-    ]
+    table = [["", "inputs", *(COLUMNS[one] for one in shown)]]
+    for name, row in rows:
+        figures = (getattr(row, one) for one in shown)
+        words = ("" if figure is None else figure.in_words() for figure in figures)
+        table.append([name, str(row.n), *words])
+    return table
 
 
 def as_table(result: Any) -> str:
@@ -152,13 +153,6 @@ def few_times(result: Any) -> Iterator[Any]:
     for part in (*(early[start : start + step] for start in range(0, len(early), step)), [last]):
         ends = dict.fromkeys((f"{part[0].key:g}", f"{part[-1].key:g}"))
         yield replace(last.of(part, result.confidence), name=" to ".join(ends))
-
-
-def _with_interval(value: Any) -> str:
-    if value is None:
-        return ""
-    ends = "" if math.isnan(value.low) else f" [{value.low:.3f}, {value.high:.3f}]"
-    return f"{value:.3f}{ends}"
 
 
 def filled_columns(table: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:

@@ -7,21 +7,19 @@ from .answer_kinds import Tree
 from .answers import Answers, VoteRisk
 from .baselines import DCSNN, SEENN
 from .calibrated import CalibratedRule, Session, load_rule
-from .confidence import (
-    MajorityVote,
-    MergeConfidence,
-    MergePValues,
-    MergeRanks,
-    generalized_mean,
-    log_confidence,
-    merge_p_values,
-    merging_factor,
-    p_values,
-)
+from .confidence import MergeConfidence, generalized_mean, log_confidence
 from .decisions import Decision, Decisions, Evaluation, evaluate
 from .drift.adaptive import AdaptiveRule
 from .drift.monitor import DriftMonitor
 from .intervals import IntervalStop, Numbers
+from .merging import (
+    MajorityVote,
+    MergePValues,
+    MergeRanks,
+    merge_p_values,
+    merging_factor,
+    p_values,
+)
 from .risks import FixedTime, Gate, LogLoss, ShapedRisk, Spread, Temperature, TopMass, TuningRanks
 from .sampling import sample_until
 from .scores import Scores, load_scores, save_scores, save_spikes

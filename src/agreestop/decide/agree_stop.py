@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from importlib.util import find_spec
-from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,10 +27,12 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_checkpoints,
     as_seed,
     is_integer,
     is_number,
+    set_fields,
 )
 from agreestop.common.levels import (
     UNIT,
@@ -49,8 +50,9 @@ from .answer_kinds import BestClasses, NodeOfTree, Tree
 from .answers import Answers, Transcript, VoteRisk
 from .calibration import Uncalibrated
 from .checkpoints import Evidence, Index, LabelledEvidence, Policy
-from .confidence import MergeConfidence, RiskNumbers, as_pooling, pooling_of
+from .confidence import MergeConfidence, RiskNumbers, pooling_of
 from .leakage import TunedRows
+from .merging import as_pooling
 from .risks import FixedTime, Gate, Risk, TopMass
 from .rule import (
     Fit,
@@ -75,7 +77,6 @@ from .thresholds import (
     check_costs,
     fit_thresholds,
     reduce_costs,
-    reduce_to_failures,
     refuse_never,
     tie_width,
     with_broken_ties,
@@ -201,7 +202,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if self.gate is not None:
             self._use_gate(self.gate)
         self.risk.check_size(self.max_set_size)
-        object.__setattr__(self, "risk", self.risk.cut(as_checkpoints(self.checkpoints)))
+        set_fields(self, risk=self.risk.cut(as_checkpoints(self.checkpoints)))
         if not (is_number(self.trim) and 0 <= self.trim <= 1):
             raise InputError(f"trim is {self.trim!r}: give a share of the threshold, from 0 to 1.")
         if self.fill and self.trim not in (0, 1):
@@ -221,8 +222,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                     "a promise about loss is a mean over calibration draws: leave out delta, or "
                     "give a target."
                 )
-            object.__setattr__(self, "loss", as_loss(self.loss))
-            object.__setattr__(self, "max_loss", as_max_loss(self.max_loss, self.loss))
+            loss = as_loss(self.loss)
+            set_fields(self, loss=loss, max_loss=as_max_loss(self.max_loss, loss))
         abstains(self.at_end)
         if self.accumulated:
             if self.delta is None or self.gate or self.class_conditional or self.loss is not None:
@@ -234,10 +235,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 raise InputError(
                     'accumulated=True is a promise about answers alone: leave out at_end="abstain".'
                 )
-            self.risk.own_limit(1 - as_target(self.target or 0))
+            self.risk.own_limit(1 - self.exact_target)
             if self.break_ties:
                 raise InputError("accumulated=True has no proof with break_ties: leave one out.")
-        object.__setattr__(self, "seed", as_seed(self.seed))
+        set_fields(self, seed=as_seed(self.seed))
         if self.risk.reads_answers:
             self._check_open()
         if self.tree is not None:
@@ -253,37 +254,34 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 f"depth is {depth!r:.80}: give a depth from 1 to {tree.depth}, 'each', or None for "
                 "all at once."
             )
-        given = {
-            "give_up": self.give_up is not None,
-            "loss": self.loss is not None,
-            "gate": self.gate is not None,
-            "accumulated": self.accumulated,
-            "fill or trim": self.fill or self.trim != 1,
-            f"max_set_size={self.max_set_size}": self.max_set_size > 1,
-            f"risk={type(self.risk).__name__}": not self.risk.pools_classes,
-        }
-        for name, used in given.items():
-            if used:
-                raise InputError(
-                    f"there is no promise with a tree and {name}: leave it out, with "
-                    "max_set_size=1 and TopMass as the risk."
-                )
+        used = self._used_for_sets(
+            ("give_up", self.give_up is not None),
+            ("fill or trim", self.fill or self.trim != 1),
+            (f"risk={type(self.risk).__name__}", not self.risk.pools_classes),
+        )
+        if used:
+            raise InputError(
+                f"there is no promise with a tree and {used[0]}: leave it out, with "
+                "max_set_size=1 and TopMass as the risk."
+            )
 
     def _check_open(self) -> None:
         """Refuse what has no meaning for open answers."""
-        given = {
-            "loss": self.loss is not None,
-            "class_conditional": self.class_conditional,
-            "gate": self.gate is not None,
-            "accumulated": self.accumulated,
-            f"max_set_size={self.max_set_size}": self.max_set_size > 1,
-        }
-        for name, used in given.items():
-            if used:
-                raise InputError(
-                    f"{name} is for classes that all inputs share, and open answers are different "
-                    "in each: leave it out, with max_set_size=1."
-                )
+        if used := self._used_for_sets(("class_conditional", self.class_conditional)):
+            raise InputError(
+                f"{used[0]} is for classes that all inputs share, and open answers are different "
+                "in each: leave it out, with max_set_size=1."
+            )
+
+    def _used_for_sets(self, *more: tuple[str, bool]) -> list[str]:
+        """The names of the settings in use that are about sets of classes, and of some more."""
+        known = (
+            ("loss", self.loss is not None),
+            ("gate", self.gate is not None),
+            ("accumulated", self.accumulated),
+            (f"max_set_size={self.max_set_size}", self.max_set_size > 1),
+        )
+        return [name for name, used in (*known, *more) if used]
 
     def _use_gate(self, gate: Gate) -> None:
         if not isinstance(gate, Gate):
@@ -293,8 +291,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 "a rule with a gate uses the risk of the gate: give the risk to Gate.fit, and "
                 "leave it out here."
             )
-        object.__setattr__(self, "gate", gate.cut(as_checkpoints(self.checkpoints)))
-        object.__setattr__(self, "risk", self.gate)
+        set_fields(self, gate=gate.cut(as_checkpoints(self.checkpoints)))
+        set_fields(self, risk=self.gate)
 
     def read(
         self, given: Any, labels: ArrayLike | None = None, times: Sequence[float] | None = None
@@ -319,7 +317,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return given.at(self.checkpoints)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+    def load(cls, path: StrPath, times: Sequence[float] | None = None) -> Any:
         if not holds_answers(path):
             return super().load(path, times)
         found = Answers.load(path)
@@ -327,7 +325,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     @classmethod
     def load_labelled(
-        cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
+        cls, path: StrPath, purpose: str, times: Sequence[float] | None = None
     ) -> Any:
         if holds_answers(path):  # the promise may be about the answers themselves
             return cls.load(path, times)
@@ -369,8 +367,8 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 raise InputError(
                     "a rule with give_up uses its risk: give the risk, or the gate, to GiveUp.fit."
                 )
-            object.__setattr__(self, "risk", risk.cut(checkpoints))
-        object.__setattr__(self, "give_up", replace(give_up.cut(checkpoints), risk=None))
+            set_fields(self, risk=risk.cut(checkpoints))
+        set_fields(self, give_up=replace(give_up.cut(checkpoints), risk=None))
 
     @cached_property
     def terms(self) -> Terms:
@@ -396,14 +394,9 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         return self.give_up.rows.also(tuned)
 
     @property
-    def _target(self) -> Fraction:
-        assert self.target is not None
-        return as_target(self.target)
-
-    @property
     def _delta(self) -> Fraction | None:
         """δ, divided among the blocks of a gate."""
-        delta = as_delta(self.delta)
+        delta = self.terms.delta
         return delta if delta is None or self.gate is None else delta / (len(self.gate.ends) + 1)
 
     @cached_property
@@ -462,14 +455,12 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             check_costs(self.loss, examples)
             return found | reduce_costs(self.loss, answer, evidence, labels, rounding)
         if self.accumulated:
-            failures = answer.failures(evidence, labels, None, None)
+            failures = answer.failures(evidence, labels, None)
             ends = {"fails": failures.fails, "fails_end": failures.fails_end}
             return found | {"opens": failures.opens} | ends
-        if self.tree is not None:
-            return found | answer.reduce(evidence, labels, rounding)
-        found |= reduce_to_failures(answer, evidence, labels, rounding)
+        found |= answer.reduce(evidence, labels, rounding)
         if self.give_up is not None:  # in another run an input may just not be given up
-            found["rounded"] = reduce_to_failures(answer, may_run, labels, rounding)["rounded"]
+            found["rounded"] = answer.reduce(may_run, labels, rounding)["rounded"]
         return found
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
@@ -483,7 +474,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         answer, gate = self.answer(examples.conditions.final), self.gate
         rounding, width = self.rounding(examples.rounding), 0.0
         if self.break_ties:
-            width = tie_width(reduced, rounding)
+            width = tie_width(rounding)
             reduced = with_broken_ties(reduced, width, self.seed)
         if self.accumulated:
             if examples.conditions.used:
@@ -491,10 +482,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                     f"accumulated=True has no promise with {examples.conditions.used}: leave them "
                     "out."
                 )
-            limit = self.risk.own_limit(1 - self._target)
-            return accumulate(answer, reduced, limit, self._target, self._delta)
+            limit = self.risk.own_limit(1 - self.exact_target)
+            return accumulate(answer, reduced, limit, self.exact_target, self._delta)
         if self.loss is None:
-            allowed = allowed_by_failures(reduced, examples, self._target, self._delta)
+            allowed = allowed_by_failures(reduced, examples, self.exact_target, self._delta)
         else:
             allowed = allowed_by_costs(reduced, self.loss, Fraction(self.max_loss or 0))
         known = answer, reduced, examples, rounding, allowed, self.class_conditional, gate
@@ -516,14 +507,14 @@ class AgreeStop(Uncalibrated, KeptInFiles):
                 "class."
             )
         elif self.accumulated:
-            sure = in_words(1 - as_target(self.delta or 0))
+            sure = in_words(1 - Fraction(self.terms.delta or 0))
             return (
                 f"with probability at least {sure} over the draw of the calibration examples, for "
                 "every time, the answers that came by then hold the true class with probability at "
-                f"least {in_words(self._target)}; calibration and new examples must be i.i.d."
+                f"least {in_words(self.exact_target)}; calibration and new examples must be i.i.d."
             )
         else:
-            words = coverage_promise(self._target, self.class_conditional, as_delta(self.delta))
+            words = coverage_promise(self.exact_target, self.class_conditional, self.terms.delta)
         if self.tree is not None:
             words += self._about_depths
         if abstains(self.at_end):
@@ -564,7 +555,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
         if self.loss is not None and self.max_loss is not None:
             largest = Fraction(str(float(self.loss.max())))
             return math.ceil(largest / Fraction(self.max_loss)) - 1
-        return least_n(self._target, self._delta)
+        return least_n(self.exact_target, self._delta)
 
     def best(self, evidence: Evidence) -> Integers:
         """The most probable class (b,); -1 where an offset of -∞ leaves no order."""
@@ -679,15 +670,7 @@ class AgreeStop(Uncalibrated, KeptInFiles):
 
     @classmethod
     def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        *,
-        pooling: Any = None,
-        risk: Risk | None = None,
-        **options: Any,
+        cls, kind: str, *, pooling: Any = None, risk: Risk | None = None, **settings: Any
     ) -> Rule:
         given = as_pooling(pooling)
         if given is not None and not isinstance(given, MergeConfidence):
@@ -697,11 +680,10 @@ class AgreeStop(Uncalibrated, KeptInFiles):
             )
         chosen = pooling_of(given)
         if kind == "fixed-time":
-            return cls(target, checkpoints, max_set_size, True, FixedTime(chosen), **options)
-        if options.get("give_up") is not None:
-            risk = options["give_up"].risk
-        risk = risk or options.get("gate") or TopMass(chosen)
-        return cls(target, checkpoints, max_set_size, risk=risk, **options)
+            return cls(fill=True, risk=FixedTime(chosen), **settings)
+        if "give_up" in settings:
+            risk = settings["give_up"].risk
+        return cls(risk=risk or settings.get("gate") or TopMass(chosen), **settings)
 
 
 BESIDE = 2 * UNITS * UNIT

@@ -33,13 +33,22 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from os import PathLike
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from agreestop.common import Booleans, Floats, InputError, Integers, KeptInFiles, read_file
+from agreestop.common import (
+    Booleans,
+    Floats,
+    InputError,
+    Integers,
+    KeptInFiles,
+    StrPath,
+    read_file,
+    set_fields,
+)
 from agreestop.common.errors import quoted
 from agreestop.common.levels import EQUAL, Rounding, same_number
 
@@ -80,16 +89,26 @@ class Answer(ABC):
 
     @abstractmethod
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
-        """opens, fails and fails_end from evidence (n, M, ...) and labels (n,), or a loss (n, M).
+        """opens, fails and fails_end from evidence (n, M, ...) and labels (n,).
 
-        With a rounding, the label may have changed places with classes that tie with it.
+        Where there are no classes, losses (n, M) or true numbers (n, 1) stand for labels. With a
+        rounding, the label may have changed places with classes that tie with it.
         """
 
     @abstractmethod
     def compared(self, evidence: Evidence) -> Floats:
         """All numbers (n, ...) that are compared with λ."""
+
+    def reduce(
+        self, evidence: Evidence, labels: Integers, rounding: Rounding
+    ) -> dict[str, NDArray[Any]]:
+        """W and W_η (n,) of examples, and the least and the largest threshold that opens each."""
+        failures = self.failures(evidence, labels, None)
+        W = failures.first()
+        rounded = self.failures(evidence, labels, rounding).first(rounding, W)
+        return {"W": W, "rounded": rounded, **_opening_range(failures.opens)}
 
     def shown(self, thresholds: Floats) -> Floats:
         """Thresholds in the scale that users see."""
@@ -99,6 +118,15 @@ class Answer(ABC):
     def always_right_at_end(self) -> bool:
         """Whether an input that nothing stops cannot miss at λ = -∞, which may then be deployed."""
         return True
+
+
+def _opening_range(opens: Floats) -> dict[str, Floats]:
+    """The least and the largest finite number of each row (n, M); ∞ and -∞ where there is none."""
+    known = np.isfinite(opens)
+    return {
+        "lowest": np.where(known, opens, np.inf).min(axis=1, initial=np.inf),
+        "highest": np.where(known, opens, -np.inf).max(axis=1, initial=-np.inf),
+    }
 
 
 class StopsOnRisk(Answer):
@@ -173,7 +201,7 @@ class BestClasses(StopsOnRisk, KeptInFiles):
         return values >= limit
 
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
         rank, mass = _standing(evidence.values, labels, rounding)
         kept = np.where(rank > 0, mass - self.log_trim, np.inf)
@@ -285,7 +313,7 @@ class NestedSets(Answer, KeptInFiles):
         return Evidence(np.where(waits, np.nan, evidence.values), evidence.log_risk)
 
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
         scores = evidence.values
         rows, classes = np.arange(len(labels)), scores.shape[2]
@@ -338,10 +366,9 @@ class AnyRisk(StopsOnRisk, KeptInFiles):
         return Verdict(stop | last, np.asarray(answered)[:, None], state)
 
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
-        assert loss is not None
-        fails = np.where(loss > 0, -np.inf, np.inf)
+        fails = np.where(labels > 0, -np.inf, np.inf)
         end = np.full(len(fails), np.inf) if self.abstains else fails[:, -1]
         return Failures(evidence.risk, fails, end)
 
@@ -502,10 +529,10 @@ class Tree(KeptInFiles):
             _check_once(leaf, leaves)
         deepest = max(map(len, paths))
         known = tuple(path + path[-1:] * (deepest - len(path)) for path in paths)
-        object.__setattr__(self, "branches", known)
+        set_fields(self, branches=known)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
+    def load(cls, path: StrPath) -> Self:
         """Read a tree from a JSON file: an object of groups, with lists of classes.
 
         Examples
@@ -637,7 +664,7 @@ class NodeOfTree(StopsOnRisk, KeptInFiles):
         return Evidence(evidence.values, self._risks(evidence.values)[..., self.depth])
 
     def _risks(self, values: Floats) -> Floats:
-        """r_d, (..., D + 1); a rise within float64 rounding is none."""
+        """r_d, (..., D + 1); a rise within float64 rounding does not count."""
         risks = values.min(axis=-1)
         for depth in range(1, risks.shape[-1]):
             above = risks[..., depth - 1]
@@ -661,7 +688,7 @@ class NodeOfTree(StopsOnRisk, KeptInFiles):
         return Verdict(stop | last, sets & (stop[:, None] | (not self.abstains)), state)
 
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
         return self.failures_at(self.depth, evidence, labels, rounding)
 
@@ -688,20 +715,17 @@ class NodeOfTree(StopsOnRisk, KeptInFiles):
             end = fails[:, -1].min(axis=-1)
         return Failures(risks[..., wanted], fails[..., wanted:].min(axis=-1), end)
 
-    def reduce(self, evidence: Evidence, labels: Integers, rounding: Rounding) -> dict[str, Any]:
-        """As `reduce_to_failures`, for one depth or for all at once."""
+    def reduce(
+        self, evidence: Evidence, labels: Integers, rounding: Rounding
+    ) -> dict[str, NDArray[Any]]:
+        """The same for one depth, or for all at once."""
         depths = range(1, len(self.nodes)) if self.all_depths else (self.depth,)
         exact = [self.failures_at(depth, evidence, labels, None).first() for depth in depths]
-        firm = Rounding(rounding.absolute, rounding.relative, rounding.exact_above, True)
+        firm = replace(rounding, breaks_ties=True)
         safe = [self.failures_at(depth, evidence, labels, firm).first(firm) for depth in depths]
-        opens = np.where(np.isfinite(evidence.risk), evidence.risk, np.nan)
-        known = np.isfinite(opens)
-        return {
-            "W": np.min(exact, axis=0),
-            "rounded": np.minimum(np.min(safe, axis=0), np.min(exact, axis=0)),
-            "lowest": np.where(known, opens, np.inf).min(axis=1),
-            "highest": np.where(known, opens, -np.inf).max(axis=1),
-        }
+        W = np.min(exact, axis=0)
+        rounded = np.minimum(np.min(safe, axis=0), W)
+        return {"W": W, "rounded": rounded, **_opening_range(evidence.risk)}
 
     def compared(self, evidence: Evidence) -> Floats:
         return self._risks(evidence.values)[..., 1:].reshape(len(evidence), -1)

@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -34,23 +33,24 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_checkpoints,
     as_ids,
-    join_parts,
     joined_members,
     read_file,
 )
 from agreestop.common.errors import quoted, shortened
 from agreestop.common.levels import Rounding
 
-from .checkpoints import Evidence, Index
+from .checkpoints import Evidence, Index, at_checkpoints
 from .leakage import ReadRows, RowScores, TunedRows, join_marks, mark_ids
 from .risks import Risk
-from .scores import Inputs, labels_of
+from .scores import Inputs, classes_of_texts, labels_of
+from .tuning.logistic import regress
 
 FORMS = ("beta", "share")
 EXACT = 1e-9  # more than the rounding of logarithms of whole numbers
-RIDGE, NEWTON_STEPS, LEAST_ROWS = 1.0, 50, 20
+LEAST_ROWS = 20
 EARLY = 5  # checkpoints from which a risk is learned: later votes are rarely split, or for long
 LEAST_SLOPE = 0.1  # the fitted slope of the Beta logit is raised to this, since it divides
 Normalise = Callable[[str], str]
@@ -119,7 +119,7 @@ class Answers(Inputs):
     @classmethod
     def load(
         cls,
-        path: str | PathLike[str],
+        path: StrPath,
         cost: str | None = None,
         normalise: Normalise | None = None,
     ) -> Self:
@@ -216,9 +216,7 @@ class Answers(Inputs):
         """The class (n,) of the right answer among the first T samples; T if it was not given."""
         if self.gold is None:
             return None
-        steps, texts = int(self.times[-1]), self.gold
-        pairs = zip(self.names, texts, strict=True)
-        return np.array([names.index(one) if one in names else steps for names, one in pairs])
+        return classes_of_texts(self.names, self.gold, int(self.times[-1]))
 
     def scored(self, columns: Sequence[int]) -> RowScores:
         marks = [mark_ids(np.array([repr(some)])) for some in self.samples]
@@ -283,13 +281,11 @@ class Transcript:
         step = len(self.answers)
         text = _as_text(answer, "the answer", None)
         code = self._codes.setdefault(text, len(self._codes))
-        for channel, value in ((1, weight), (2, cost)):
-            known = step and np.isfinite(self._cell[channel, 0])
-            if step and bool(known) != (value is not None):
-                name = "weight" if channel == 1 else "cost"
+        for channel, name, value in ((1, "weight", weight), (2, "cost", cost)):
+            if step and np.isfinite(self._cell[channel, 0]) != (value is not None):
                 raise InputError(f"{name} is given with some samples alone: give it with all.")
             if value is not None:
-                self._cell[channel, step] = _as_amount(value, "weight" if channel == 1 else "cost")
+                self._cell[channel, step] = _as_amount(value, name)
         self._cell[0, step] = code
         self.answers.append(text)
         return self._cell if step + 1 in self._due else None
@@ -318,17 +314,12 @@ class OpenRisk(Risk):
 
         From samples (b, 3, T), of which the first t count.
         """
+        return at_checkpoints(index, log_confidence, self._evidence_at)
+
+    def _evidence_at(self, index: int, samples: Floats) -> Evidence:
         assert self.times is not None
-        if isinstance(index, np.ndarray):
-            order = np.argsort(index, kind="stable")
-            parts = np.split(order, np.flatnonzero(np.diff(index[order])) + 1)
-            found = [
-                self.evidence(int(index[rows[0]]), log_confidence[rows], max_set_size)
-                for rows in parts
-            ]
-            return join_parts(found)[np.argsort(order)]
-        seen = log_confidence[:, :, : int(self.times[index])]
-        votes = _votes(seen, log_confidence.shape[2] + 1)
+        seen = samples[:, :, : int(self.times[index])]
+        votes = _votes(seen, samples.shape[2] + 1)
         leads = np.arange(votes.shape[1]) == votes.argmax(axis=1)[:, None]
         return Evidence(np.where(leads, 0.0, -np.inf), self.log_risk(votes, seen))
 
@@ -417,7 +408,7 @@ class VoteRisk(OpenRisk, KeptInFiles):
         """Learn a risk from tuning rows. Calibration and test must not use these rows.
 
         It is the Beta criterion, corrected by one sign of whose weight the rows decide: whether the
-        other answers cost more than those of the leader, or without costs how long the leader has
+        other answers cost more than the leader's, or without costs how long the leader has
         come without a break.
 
         Parameters
@@ -464,7 +455,13 @@ class VoteRisk(OpenRisk, KeptInFiles):
             signs.append(sign[split])
             misses.append((votes.argmax(axis=1) != truth)[split])
         features = np.column_stack([np.concatenate(logits), np.concatenate(signs)])
-        slope, weight, _ = _fit_logistic(features, np.concatenate(misses))
+        missed = np.concatenate(misses)
+        if missed.all() or not missed.any():
+            raise InputError(
+                "where the first votes of the tuning rows are split, the most frequent answer is "
+                "never or always right, so there is nothing to learn: use VoteRisk()."
+            )
+        slope, weight, _ = regress(features, missed)
         learned = LearnedVotes(weight / max(slope, LEAST_SLOPE), with_cost, data.times)
         return learned.remembering_ids(data)
 
@@ -482,7 +479,7 @@ class LearnedVotes(OpenRisk, KeptInFiles):
     weight : float
         Of the sign, learned where early votes were split.
     with_cost : bool
-        Whether the sign is that of costs.
+        Whether the sign is about costs.
     times : (M,), optional
         The numbers of samples it was learned for.
     rows : optional
@@ -578,30 +575,6 @@ def _sign(votes: Floats, seen: Floats, with_cost: bool) -> Floats:
     )
     longer = others / np.maximum(t - count, 1) - own / np.maximum(count, 1)
     return np.where(count < t, longer, 0.0)
-
-
-def _fit_logistic(features: Floats, misses: Booleans) -> Floats:
-    """Weights of the features, and last the constant, by Newton's method with a small ridge."""
-    if misses.all() or not misses.any():
-        raise InputError(
-            "where the first votes of the tuning rows are split, the most frequent answer is never "
-            "or always right, so there is nothing to learn: use VoteRisk()."
-        )
-    centre, scale = features.mean(axis=0), features.std(axis=0)
-    scale[scale < 1e-12] = 1.0
-    inputs = np.column_stack([(features - centre) / scale, np.ones(len(features))])
-    ridge = np.diag([*([RIDGE] * features.shape[1]), 1e-9])
-    weights = np.zeros(inputs.shape[1])
-    for _ in range(NEWTON_STEPS):
-        chance = 1 / (1 + np.exp(-np.clip(inputs @ weights, -30, 30)))
-        slope = inputs.T @ (chance - misses) + ridge @ weights
-        curve = (inputs * (chance * (1 - chance))[:, None]).T @ inputs + ridge
-        step = np.linalg.solve(curve, slope)
-        weights -= step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-12))
-        if np.abs(step).max() < 1e-9:
-            break
-    own = weights[:-1] / scale
-    return np.append(own, weights[-1] - own @ centre)
 
 
 def _as_samples(samples: Any, normalise: Normalise | None) -> tuple[tuple[str, ...], ...]:

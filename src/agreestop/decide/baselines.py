@@ -15,10 +15,10 @@ from agreestop.common import (
     Booleans,
     Floats,
     InputError,
-    Integers,
     KeptInFiles,
     as_floats,
     is_number,
+    set_fields,
 )
 from agreestop.common.levels import Rounding, Target, as_target
 
@@ -59,9 +59,6 @@ class ConfidenceRule(Uncalibrated):
 
     def evidence(self, index: Index, log_confidence: Floats) -> Evidence:
         return Evidence(MODEL_AVERAGE.pool(log_confidence))
-
-    def best(self, evidence: Evidence) -> Integers:
-        return evidence.values.argmax(axis=-1)
 
     def rounding(self, base: Rounding) -> Rounding:
         return base
@@ -122,7 +119,7 @@ class DCSNN(ConfidenceRule, KeptInFiles):
                 "grid must hold increasing confidences between 0 and 1, for example (0.5, 0.6, "
                 "0.7, 0.8, 0.9)."
             )
-        object.__setattr__(self, "grid", grid)
+        set_fields(self, grid=grid)
 
     @property
     def terms(self) -> Terms:
@@ -134,7 +131,7 @@ class DCSNN(ConfidenceRule, KeptInFiles):
         return {"top": confidence.max(axis=2), "right": right}
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
-        rows, target = np.arange(len(examples)), as_target(self.target)
+        rows, target = np.arange(len(examples)), self.exact_target
         best, chosen = -1, self.grid[0]
         for threshold in self.grid:
             reached = reduced["top"] >= math.log(threshold)
@@ -207,19 +204,10 @@ class SEENN(ConfidenceRule, KeptInFiles):
         return "no guarantee: the confidence threshold was fixed by hand."
 
     @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        *,
-        threshold: float | None = None,
-        **_: Any,
-    ) -> Rule:
-        if threshold is None:
+    def build(cls, kind: str, **settings: Any) -> Rule:
+        if "threshold" not in settings:
             raise InputError(
                 "the rule seenn stops at a confidence that you fix: give a threshold, for example "
                 "0.9."
             )
-        return cls(threshold, checkpoints, max_set_size)
+        return cls(**settings)

@@ -15,10 +15,12 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_count,
     columns_of,
     find_groups,
     join_parts,
+    set_fields,
     warn_user,
 )
 from agreestop.common.levels import UNIT, UNITS, in_words, quantile_rank
@@ -130,7 +132,7 @@ class CalibratedRule(KeptInFiles):
 
     def noting(self, *sentences: str) -> Self:
         """The rule with more notes before its own; empty ones are left out."""
-        object.__setattr__(self, "notes", (*filter(None, sentences), *self.notes))
+        set_fields(self, notes=(*filter(None, sentences), *self.notes))
         return self
 
     @property
@@ -292,8 +294,8 @@ class CalibratedRule(KeptInFiles):
             )
         elif lengths is not None and not known and (lengths < self.checkpoints[-1]).any():
             words = (
-                "some inputs end early, and those of calibration did not, so the promise does not "
-                "cover them: calibrate on scores with lengths."
+                "some inputs end early, and the calibration inputs did not, so the promise does "
+                "not cover them: calibrate on scores with lengths."
             )
         else:
             return
@@ -651,7 +653,7 @@ class CalibratedRule(KeptInFiles):
         """
         return Session(self, number, group)
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the rule to one file: a readable header and plain arrays, all or nothing."""
         summary = {
             "guarantee": self.guarantee,
@@ -683,7 +685,7 @@ class CalibratedRule(KeptInFiles):
         return replace(self, policy=self.policy.moved(value), shortage="", adapted=True)
 
 
-def load_rule(path: str | PathLike[str]) -> CalibratedRule:
+def load_rule(path: StrPath) -> CalibratedRule:
     """Read a calibrated rule that `save` or `agreestop calibrate` wrote.
 
     Parameters
@@ -759,7 +761,7 @@ BEHIND = ", behind "
 
 
 def check_heard(what: str, known: str, given: str) -> None:
-    """Refuse windows of streams that were made otherwise than those of calibration.
+    """Refuse windows of streams that were made otherwise than the windows of calibration.
 
     An empty text is an unknown one, and so is what it does not say of the spotter.
     """

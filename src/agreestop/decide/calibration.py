@@ -19,6 +19,7 @@ from agreestop.common import (
     Integers,
     as_checkpoints,
     join_parts,
+    set_fields,
     warn_user,
 )
 from agreestop.common.levels import Rounding, Target, as_target, in_words, least_n
@@ -64,7 +65,6 @@ from .scores import Scores, ScoresLike, labels_of
 from .thresholds import (
     allowed_by_failures,
     fit_thresholds,
-    reduce_to_failures,
     refuse_never,
 )
 
@@ -299,10 +299,12 @@ class Uncalibrated(Rule):
 
     decide, save, stream = refused("decide on"), refused("save"), refused("stream from")
 
+    def best(self, evidence: Evidence) -> Integers:
+        """The class of the largest value."""
+        return evidence.values.argmax(axis=-1)
+
     def examples_needed(self, K: int = 1) -> int:
-        terms = self.terms
-        assert terms.target is not None
-        return least_n(terms.target, terms.delta)
+        return least_n(self.exact_target, self.terms.delta)
 
     def __sklearn_clone__(self) -> Self:
         """A copy with the same settings: a rule holds nothing that calibration changes."""
@@ -340,7 +342,7 @@ class Uncalibrated(Rule):
             dQ/dP of each input, none above max_weight: the promise under the shifted distribution.
         people : array (n,), optional
             The person (patient, sensor, recording) of each row: the promise is for a row of a new
-            person, people counting equally. Rows of one person need not look like another's.
+            person, people counting equally. Rows of two people may differ.
         for_people : float, optional
             With people: for this share of new people, at most a share 1 - target of their answers
             misses.
@@ -353,8 +355,8 @@ class Uncalibrated(Rule):
         -----
         Warns if n is too small for the rule ever to exclude a label, and if labels and columns of
         the scores are not in the same order. `notes` of what it returns say if the labels come in
-        blocks, as in rows that were not shuffled before they were divided, and if so many
-        checkpoints make the rule stop much later than four of them.
+        blocks, as in rows that were not shuffled before they were divided, and if the rule stops
+        much later with all its checkpoints than with four of them.
         """
         if isinstance(labels, str) and labels != "final":
             raise InputError(
@@ -379,7 +381,7 @@ class Uncalibrated(Rule):
 class WithoutClasses(Uncalibrated):
     """A rule whose inputs have losses or numbers in place of classes.
 
-    Its checkpoints are those of the calibration data if none are given.
+    Without checkpoints of its own, it takes the times of the calibration data.
     """
 
     max_set_size = 1
@@ -388,7 +390,7 @@ class WithoutClasses(Uncalibrated):
         """Check the checkpoints, if there are any, and bring them to one form."""
         name = type(self).__name__
         if len(self.checkpoints):
-            object.__setattr__(self, "checkpoints", as_checkpoints(self.checkpoints))
+            set_fields(self, checkpoints=as_checkpoints(self.checkpoints))
         if self.joined_members:
             raise InputError(f"checkpoints: {name} has no members to join, so give times.")
 
@@ -404,17 +406,10 @@ class WithoutClasses(Uncalibrated):
         return np.zeros(len(evidence), dtype=np.int64)
 
     @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        **options: Any,
-    ) -> Rule:
-        if max_set_size != 1:
+    def build(cls, kind: str, **settings: Any) -> Rule:
+        if settings.pop("max_set_size") != 1:
             raise InputError(f"max_set_size has no use for a {cls.__name__}: leave it out.")
-        return cls(target, checkpoints, **options)  # type: ignore[call-arg]
+        return cls(**settings)
 
 
 class ThresholdRule(Uncalibrated):
@@ -436,28 +431,25 @@ class ThresholdRule(Uncalibrated):
     def answer(self, final: bool = False) -> Answer:
         return BestClasses(self.max_set_size, -math.inf, final)
 
-    def best(self, evidence: Evidence) -> Integers:
-        return evidence.values.argmax(axis=-1)
-
     def rounding(self, base: Rounding) -> Rounding:
         return base.scaled(1.0)
 
     def reduce(self, examples: LabelledEvidence) -> Reduced:
         answer, evidence = self.answer(examples.conditions.final), examples.evidence
         rounding = self.rounding(examples.rounding)
-        found = reduce_to_failures(answer, evidence, examples.labels, rounding)
+        found = answer.reduce(evidence, examples.labels, rounding)
         return {"numbers": answer.compared(evidence), **found}
 
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
         answer, rounding = self.answer(examples.conditions.final), self.rounding(examples.rounding)
-        allowed = allowed_by_failures(reduced, examples, as_target(self.target))
+        allowed = allowed_by_failures(reduced, examples, self.exact_target)
         policy = fit_thresholds(answer, reduced, examples, rounding, allowed)
         if not answer.always_right_at_end:
             refuse_never(policy)
         return policy
 
     def promise(self) -> str:
-        return coverage_promise(as_target(self.target), False, None)
+        return coverage_promise(self.exact_target, False, None)
 
     @property
     def one_threshold(self) -> bool:

@@ -46,6 +46,7 @@ from agreestop.common import (
 from agreestop.common.levels import Rounding, Target, apart, as_target, in_words, same_number
 
 Row = TypeVar("Row")
+Found = TypeVar("Found")
 Index: TypeAlias = int | Integers
 """The checkpoint of a whole batch, or one checkpoint for each of its inputs, (b,)."""
 
@@ -357,19 +358,25 @@ def run_rounds(
 def in_rounds(
     index: Integers, inputs: Integers, where: Integers
 ) -> Iterator[tuple[Index, Integers, Integers]]:
-    """Rounds over inputs (n,) at checkpoints (n,), where those of an input come in their order.
+    """Rounds over inputs (n,) at checkpoints (n,), where the checkpoints of an input come in order.
 
     They are sorted once, so a round costs the same however many there are.
     """
+    if len(set(inputs.tolist())) == len(inputs):  # as most often: one round
+        yield _shared(index), inputs, where
+        return
     order = np.argsort(inputs, kind="stable")
     begins = np.flatnonzero(np.diff(inputs[order], prepend=-1))
     # 0, 1, … for the checkpoints of each input
     turn = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
     by_turn = order[np.argsort(turn, kind="stable")]
     for chosen in np.split(by_turn, np.cumsum(np.bincount(turn))[:-1]):
-        found = index[chosen]
-        same = len(found) and (found == found[0]).all()
-        yield int(found[0]) if same else found, inputs[chosen], where[chosen]
+        yield _shared(index[chosen]), inputs[chosen], where[chosen]
+
+
+def _shared(index: Integers) -> Index:
+    """One checkpoint where all inputs of a round are at the same."""
+    return int(index[0]) if len(index) and (index == index[0]).all() else index
 
 
 def run_checkpoints(
@@ -410,6 +417,27 @@ def run_policy(policy: Policy, evidence: Evidence, rows: Integers, classes: int)
         return policy.judge(index, index == last, evidence[rows[active], index], state)
 
     return run_checkpoints(judge, state, last + 1, classes)
+
+
+def uniforms(seed: int | Sequence[int], count: int, first: int | None) -> Floats:
+    """The uniform numbers (count, 1) of inputs first, first + 1, …; fresh ones for None.
+
+    The number of an input depends on only the seed and `first`.
+    """
+    if first is None:
+        return np.random.default_rng().random((count, 1))
+    bits = np.random.PCG64(seed)
+    bits.advance(first)
+    return np.random.Generator(bits).random((count, 1))
+
+
+def at_checkpoints(index: Index, inputs: Floats, read: Callable[[int, Floats], Found]) -> Found:
+    """`read(checkpoint, inputs)` for one checkpoint, or for inputs at different checkpoints."""
+    if not isinstance(index, np.ndarray):
+        return read(index, inputs)
+    checkpoints = np.unique(index).tolist() or [0]  # without inputs, the shape still counts
+    joined: Any = join_parts([read(one, inputs[index == one]) for one in checkpoints])
+    return joined[index.argsort(kind="stable").argsort()]
 
 
 def select(data: Row, rows: Any, *names: str) -> Row:

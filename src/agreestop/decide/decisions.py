@@ -2,7 +2,7 @@
 
     coverage     share of inputs whose answer holds the label
     kept         share of inputs for which the promise is kept: the answer holds what it is about,
-                 the label or the final class, or there is none. Without abstentions it is the
+                 the label or the final class, or there is no answer. Without abstentions it is the
                  coverage, or the agreement
     latency      mean stopping time; normalized_latency the same over the last checkpoint's time
     set_size     mean number of classes in an answer
@@ -34,7 +34,6 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
-    as_array,
     as_floats,
     as_labels,
     as_row_names,
@@ -42,6 +41,7 @@ from agreestop.common import (
     find_groups,
     joined_members,
     name_groups,
+    set_fields,
 )
 from agreestop.common.errors import quoted
 from agreestop.common.estimates import Estimate
@@ -57,7 +57,7 @@ from .leakage import (
     labels_unrelated,
     refuse_known_people,
 )
-from .scores import Inputs, Scores, ScoresLike
+from .scores import Inputs, Scores, ScoresLike, classes_of_texts
 
 SHARES = ("coverage", "kept", "answered", "wrong", "agreement")
 FIGURES = (*SHARES, "latency", "normalized_latency", "set_size", "cost", "width")
@@ -146,7 +146,7 @@ class Decision:
         """
         classes = tuple(np.flatnonzero(answer).tolist())
         names = None if class_names is None else tuple(class_names[label] for label in classes)
-        if tree is not None:
+        if tree is not None and classes:
             names = (tree.name_of(answer),)
         joined = joined_members(checkpoints)
         count = members if joined is None else joined[index]
@@ -216,7 +216,7 @@ class Decisions:
         For rules with a tree: what names the nodes that are answered.
     depth_index, depth_sets : (n, D) and (n, D, C)
         With a tree and depth="each": the checkpoint and the set of the first answer at each depth.
-        An input stops when it has all of them, and `sets` are those of the deepest. `by_depth` are
+        An input stops when it has all of them, and `sets` are the deepest ones. `by_depth` are
         the same as one `Decisions` for each depth.
 
     Examples
@@ -260,7 +260,7 @@ class Decisions:
 
     def __post_init__(self) -> None:
         if self.answered is None:
-            object.__setattr__(self, "answered", np.ones(len(self), dtype=bool))
+            set_fields(self, answered=np.ones(len(self), dtype=bool))
 
     @property
     def stop_time(self) -> Integers | Floats:
@@ -318,7 +318,7 @@ class Decisions:
     def width(self) -> Floats:
         """The width of each interval, (n,), of an `IntervalStop`."""
         if self.lower is None or self.upper is None:
-            raise InputError("these decisions are not intervals: width is that of an IntervalStop.")
+            raise InputError("these decisions are not intervals: only an IntervalStop has a width.")
         return self.upper - self.lower
 
     @property
@@ -333,12 +333,17 @@ class Decisions:
 
     @property
     def names(self) -> list[tuple[str, ...]]:
-        """The names of the classes in each answer; numbers where names are not known."""
+        """The names of the classes in each answer; numbers where names are not known.
+
+        With a tree, the name of the node.
+        """
         return [self._names(i) for i in range(len(self))]
 
     def _names(self, i: int) -> tuple[str, ...]:
-        known = self.class_names if self.texts is None else self.texts[i]
         classes = np.flatnonzero(self.sets[i]).tolist()
+        if self.tree is not None and classes:
+            return (self.tree.name_of(self.sets[i]),)
+        known = self.class_names if self.texts is None else self.texts[i]
         return tuple(str(one) if known is None else known[one] for one in classes)
 
     def __len__(self) -> int:
@@ -414,7 +419,7 @@ class Group:
     name
         The name of a class, a block, a group or a person.
     coverage, latency, normalized_latency, set_size, cost, agreement, answered, wrong, width, kept
-        Those of `Evaluation`, over these inputs alone.
+        As in `Evaluation`, over these inputs alone.
 
     Examples
     --------
@@ -721,7 +726,7 @@ class Judged:
             raise InputError(
                 "the scores hold no labels: give one label for each input to evaluate decisions."
             )
-        truth = as_labels(_by_name(labels, decisions.class_names), n, classes)
+        truth = as_labels(labels, n, classes, decisions.class_names)
         if decisions.reuse:
             raise InputError(f"evaluation: {decisions.reuse}")
         if isinstance(given, Inputs):
@@ -862,11 +867,6 @@ def _check_rows(decisions: Decisions, given: Inputs) -> None:
         )
 
 
-def _unlike(names: tuple[str, ...], known: tuple[str, ...]) -> bool:
-    """Whether the first samples of an input had other answers than is known of all."""
-    return names != known[: len(names)]
-
-
 def _open_labels(decisions: Decisions, given: Any) -> tuple[Integers | None, bool]:
     """The class (n,) of the right answer of each input, and whether right answers are known.
 
@@ -876,8 +876,10 @@ def _open_labels(decisions: Decisions, given: Any) -> tuple[Integers | None, boo
     texts, never = decisions.texts or (), decisions.sets.shape[1] - 1
     if isinstance(given, Inputs):
         cut = given.at(decisions.checkpoints)
-        labels, names = cut.labels, cut.names
-        if names is None or len(names) != len(texts) or any(map(_unlike, names, texts)):
+        labels, names = cut.labels, cut.names or ()
+        # The first samples of an input may have fewer answers than all of them.
+        pairs = zip(names, texts, strict=False)
+        if len(names) != len(texts) or any(own != known[: len(own)] for own, known in pairs):
             raise InputError(
                 "these are not the Answers that were decided on, in their order: give those, or "
                 "the right answers as a list of strings."
@@ -890,9 +892,7 @@ def _open_labels(decisions: Decisions, given: Any) -> tuple[Integers | None, boo
             f"labels must be one string for each of the {len(texts)} inputs, the right answer: "
             "give these, or the Answers that were decided on."
         )
-    pairs = zip(texts, given, strict=True)
-    found = [names.index(one) if one in names else never for names, one in pairs]
-    return np.array(found), True
+    return classes_of_texts(texts, given, never), True
 
 
 def _paid(decisions: Decisions, losses: Any) -> Floats:
@@ -931,19 +931,3 @@ def covered(lower: Floats, upper: Floats, labels: Any) -> Booleans:
     array = as_floats(labels, "labels")
     check_finite(array, "labels")
     return (lower <= array) & (array <= upper)
-
-
-def _by_name(labels: ArrayLike, names: Sequence[str] | None) -> ArrayLike:
-    """Labels that are names of the classes, as class indices; others as they are."""
-    array = as_array(labels, "labels")
-    texts = array.dtype.kind in "UO" and all(isinstance(one, str) for one in array.ravel())
-    if names is None or not texts:
-        return labels
-    index_of = {name: index for index, name in enumerate(names)}
-    for one in array.ravel():
-        if one not in index_of:
-            raise InputError(
-                f"labels holds {quoted(str(one))}, which is not among the classes {quoted(names)}: "
-                "give names of classes, or class indices."
-            )
-    return np.array([index_of[one] for one in array.ravel()]).reshape(array.shape)

@@ -22,7 +22,6 @@ s² plus the variance of m, as for a mixture of them; ends are means.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -32,15 +31,15 @@ from agreestop.common import (
     Booleans,
     Floats,
     InputError,
-    Integers,
     KeptInFiles,
+    StrPath,
     as_floats,
     as_ids,
     as_times,
     check_finite,
     is_number,
-    read_list,
     read_npz,
+    set_fields,
     warn_user,
 )
 from agreestop.common.errors import shortened
@@ -51,8 +50,8 @@ from .calibrated import CalibratedRule
 from .calibration import WithoutClasses
 from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, State, Verdict
 from .rule import Reduced, Terms, coverage_promise, gather_evidence
-from .scores import Inputs, refuse_beside
-from .thresholds import allowed_by_failures, fit_thresholds
+from .scores import Inputs, made_of, refuse_beside
+from .thresholds import allowed_by_failures, fit_thresholds, spread_of
 
 SIDES = ("both", "upper", "lower")
 LARGEST = 1e150
@@ -137,8 +136,7 @@ class Numbers(Inputs):
                     f"labels has shape {labels.shape}: one number for each of {n} inputs is needed."
                 )
             check_finite(labels, "labels")
-        for name, value in known.items():
-            object.__setattr__(self, name, value)
+        set_fields(self, **known)
 
     def __repr__(self) -> str:
         words = " and ".join(FORMS[self.has_ends])
@@ -161,16 +159,6 @@ class Numbers(Inputs):
         """The labels as a column: they stand where other rules have losses."""
         return None if self.labels is None else np.asarray(self.labels)[:, None]
 
-    @property
-    def sketched(self) -> Floats:
-        """Numbers of at most 0 by which rows are recognised.
-
-        One pair would be near another row's by chance, so each checkpoint has a second one.
-        """
-        pairs = -np.abs(self.cells)
-        other = np.roll(pairs, pairs.shape[1] // 2, axis=1)
-        return np.concatenate([pairs, other], axis=-1)
-
 
 def _disorder(pairs: Floats, ends: bool) -> str:
     """One sentence if a scale is not above 0, or a lower end is above its upper end; else empty."""
@@ -183,20 +171,14 @@ def _disorder(pairs: Floats, ends: bool) -> str:
     return ""
 
 
-def load_numbers(path: str | PathLike[str]) -> Numbers:
+def load_numbers(path: StrPath) -> Numbers:
     """Read a `.npz` file with the fields of `Numbers` as arrays."""
     how = "write one with numpy.savez(path, centre=..., scale=..., labels=...)"
     content = read_npz(path, "file of numbers", how)
     if "centre" not in content and "lower" not in content:
         held = shortened(sorted(content))
         raise InputError(f"{path} holds {held} but no numbers: {how}.")
-    names = ("centre", "scale", "lower", "upper", "labels", "ids")
-    known: dict[str, Any] = {name: content[name] for name in names if name in content}
-    times = tuple(read_list(path, content, "times")) if "times" in content else None
-    try:
-        return Numbers(times=times, **known)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    return made_of(Numbers, path, content, *FORMS[False], *FORMS[True], "labels", "ids")
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,13 +212,11 @@ class Interval(StopsOnRisk, KeptInFiles):
         return Verdict(stop | last, sets, replace(state, interval=found))
 
     def failures(
-        self, evidence: Evidence, labels: Integers, loss: Floats | None, rounding: Rounding | None
+        self, evidence: Evidence, labels: NDArray[Any], rounding: Rounding | None
     ) -> Failures:
-        """loss (n, 1) holds the true numbers."""
-        assert loss is not None
         first, second = evidence.values[..., 0], evidence.values[..., 1]
         scale = 1.0 if self.ends else second
-        below, above = (first - loss) / scale, (loss - (second if self.ends else first)) / scale
+        below, above = (first - labels) / scale, (labels - (second if self.ends else first)) / scale
         outside = {"both": np.maximum(below, above), "upper": above, "lower": below}
         fails = -outside[self.side]
         return Failures(evidence.risk, fails, fails[:, -1])
@@ -254,7 +234,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
     target : float, str or Fraction
         The probability that the interval holds the true number.
     checkpoints : sequence of float, optional
-        Times at which the rule may stop; those of the calibration numbers if none are given.
+        Times at which the rule may stop; the times of the calibration numbers unless given.
     max_width : float
         For side "both": an interval must be narrower to stop early. The last one may be wider.
     side : {"both", "upper", "lower"}
@@ -311,8 +291,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
         if not is_number(value) or abs(value) > LARGEST or (needed == "max_width" and value <= 0):
             number = "a number above 0" if needed == "max_width" else "a number"
             raise InputError(f"{needed} is {value!r:.80}: give {number} for side {self.side!r}.")
-        object.__setattr__(self, "target", as_target(self.target))
-        object.__setattr__(self, "delta", as_delta(self.delta))
+        set_fields(self, target=as_target(self.target), delta=as_delta(self.delta))
         self.check_checkpoints()
 
     @cached_property
@@ -342,7 +321,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
         return self.at_checkpoints(given)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+    def load(cls, path: StrPath, times: Sequence[float] | None = None) -> Any:
         return load_numbers(path)
 
     def on(self, data: Any) -> Self:
@@ -358,7 +337,10 @@ class IntervalStop(WithoutClasses, KeptInFiles):
 
     def read_outputs(self, outputs: NDArray[Any]) -> Floats:
         """The numbers (..., K, 2) that members give."""
-        check_finite(outputs, " or ".join(FORMS[bool(self.ends)]))
+        names = " or ".join(FORMS[bool(self.ends)])
+        check_finite(outputs, names)
+        if np.abs(outputs).max(initial=0.0) > LARGEST:
+            raise InputError(f"{names} holds a number above {LARGEST:g}: give smaller ones.")
         if sentence := _disorder(outputs, bool(self.ends)):
             raise InputError(sentence)
         return np.asarray(outputs, dtype=np.float64)
@@ -429,7 +411,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
             truth = pairs[:, -1:].mean(axis=-1) if self.ends else pairs[:, -1:, 0]
         if truth is None:
             raise InputError("labels are missing: give one true number for each input.")
-        found = answer.failures(evidence, examples.labels, truth, None)
+        found = answer.failures(evidence, truth, None)
         # How many units a rounding of the numbers themselves moves what is compared with λ.
         size = np.maximum(np.abs(pairs).max(axis=(1, 2)), np.abs(truth[:, 0]))
         size = size if self.ends else size / pairs[..., 1].min(axis=1)
@@ -445,15 +427,13 @@ class IntervalStop(WithoutClasses, KeptInFiles):
         W, most = failures.first(), 0.0 if self.side == "both" else np.inf
         found = {"W": W, "rounded": failures.first(rounding, W)}
         found = {name: np.minimum(values, most) for name, values in found.items()}
-        target, delta = as_target(self.target), as_delta(self.delta)
-        allowed = allowed_by_failures(found, examples, target, delta)
+        allowed = allowed_by_failures(found, examples, self.exact_target, self.terms.delta)
         numbers = np.concatenate([opens, fails], axis=1)
-        low, high = np.quantile(numbers, (0.25, 0.75))
         known = self.answer(), {"numbers": numbers}, examples, rounding, allowed
-        return fit_thresholds(*known, reach=REACH * float(high - low))
+        return fit_thresholds(*known, reach=REACH * spread_of(numbers))
 
     def promise(self) -> str:
-        whole = coverage_promise(as_target(self.target), False, as_delta(self.delta))
+        whole = coverage_promise(self.exact_target, False, self.terms.delta)
         return whole.replace("the true class", "the true number")
 
 

@@ -3,7 +3,7 @@
 Rows that were used for training, tuning or calibration are refused later.
 
 Rows are compared by their ids, where both sides have ids of one kind, and by their scores. One
-never switches the other off: ids may have been numbered anew, and a row may have been scored again.
+never switches the other off: parts may number their ids alike, and a row may be scored again.
 
 By scores, a row is eight numbers, its sketch: random projections of log(1 - log-confidence) at four
 of the rule's checkpoints. Two runs of one input move a sketch by less than `SLACKS[0]` in float32,
@@ -182,6 +182,13 @@ def refuse_known_people(people: NDArray[Any], known: Marks | None) -> None:
         )
 
 
+def people_in_common(ours: Marks, theirs: Marks) -> int:
+    """How many people two sets of marks share; the number 7 and the text "7" are one."""
+    as_text, their_text = (mark_ids(marks.astype(np.str_)) for marks in (ours, theirs))
+    seen = _is_among(ours, theirs) | _is_among(as_text, theirs) | _is_among(ours, their_text)
+    return int(np.count_nonzero(seen))
+
+
 def kind_of_ids(ids: ArrayLike) -> str:
     """ "hash" for unsigned 64-bit numbers, "number" for other whole numbers, "text" for strings."""
     dtype = np.asarray(ids).dtype
@@ -228,7 +235,7 @@ class Overlap:
     chance      the rate at which fresh rows may look like the used ones
     background  how many more rows may look so, because scores lie near each other
     rows        indices of the first rows that were found
-    unlike      whether ids are equal and scores are not: ids may have been numbered anew
+    unlike      whether ids are equal and scores are not: each part may count its ids from 0
     """
 
     use: str
@@ -243,7 +250,7 @@ class Overlap:
     @classmethod
     def of(cls, use: str, by: str, found: Booleans, chance: float, unlike: bool = False) -> Self:
         """The overlap where these rows (n,) were found."""
-        first = tuple(np.flatnonzero(found)[: SHOWN + 1].tolist())
+        first = tuple(np.flatnonzero(found)[:SHOWN].tolist())
         return cls(use, by, int(found.sum()), len(found), chance, 0.0, first, unlike)
 
     @property
@@ -257,13 +264,13 @@ class Overlap:
         """A sentence if more rows were used than chance explains, else an empty string."""
         if self.seen <= self.by_chance:
             return ""
-        listed = ", ".join(map(str, self.rows[:SHOWN])) + ", …" * (self.seen > SHOWN)
+        listed = ", ".join(map(str, self.rows)) + ", …" * (self.seen > SHOWN)
         which = f" (row{'s' * (self.seen > 1)} {listed})" if self.rows else ""
         found = f"{self.seen} of the {self.total} rows were used for {self.use}{which}"
         if self.unlike:
             return (
-                f"{found} by their ids, but their scores are others: if ids were numbered anew in "
-                "each part, give others or leave them out, else keep the parts apart."
+                f"{found} by their ids, but their scores are others: if each part counts its ids "
+                "from 0, give others or leave them out, else keep the parts apart."
             )
         if self.use == "training":
             return f"{found}: take other rows, such as scores.rows(~scores.trained)."

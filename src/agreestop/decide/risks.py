@@ -58,6 +58,7 @@ from agreestop.common import (
     as_max_set_size,
     check_finite,
     is_number,
+    set_fields,
 )
 from agreestop.common.levels import Rounding, Target, as_target
 
@@ -158,7 +159,7 @@ class LogLoss(Score, KeptInFiles):
 
 
 def _pooled(data: Scores, pooling: MergeConfidence) -> Iterator[tuple[Floats, Floats]]:
-    """Pooled log-confidences (n, C) at each checkpoint, and those of the labels, (n,)."""
+    """Pooled log-confidences (n, C) at each checkpoint, and of these the labels' own, (n,)."""
     rows, labels = np.arange(len(data)), labels_of(data)
     for index in range(len(data.times)):
         pooled = pooling.pool(at_checkpoint(data, index))
@@ -197,7 +198,7 @@ def fix_numbers(
             raise InputError(f"{name} holds {found:.3g} in size: give numbers up to {largest:g}.")
         if positive and not (values > 0).all():
             raise InputError(f"{name} holds {values.min():.6g}: every one must be greater than 0.")
-        object.__setattr__(owner, name, values)
+        set_fields(owner, **{name: values})
 
 
 class Fitted(ABC):
@@ -411,7 +412,7 @@ class ShapedOverTime(Generic[Base]):
     rows: TunedRows | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offsets", as_floats(self.offsets, "offsets"))
+        set_fields(self, offsets=as_floats(self.offsets, "offsets"))
 
     @property
     def tuned(self) -> TunedRows | None:
@@ -490,6 +491,12 @@ class Risk(Reader):
 
         The index is one checkpoint, or one for each input.
         """
+
+    def over_time(self, data: Scores, max_set_size: int) -> Evidence:
+        """Evidence (n, M, ...) of scores at all their times, which the risk must be cut to."""
+        checkpoints = range(len(data.times))
+        cells = ((index, at_checkpoint(data, index)) for index in checkpoints)
+        return Evidence.stack([self.evidence(*cell, max_set_size) for cell in cells])
 
     reads_answers: ClassVar[bool] = False
     """Whether it reads open answers in place of log-confidences."""
@@ -831,8 +838,7 @@ class Gate(ShapedRisk, KeptInFiles):
             )
         base = TopMass() if risk is None else risk
         fitted = base.cut(known)  # the base is kept as fitted, so that rules may cut it themselves
-        parts = [fitted.evidence(at, at_checkpoint(data, at), size) for at in range(len(known))]
-        failures = BestClasses(size).failures(Evidence.stack(parts), truth, None, None)
+        failures = BestClasses(size).failures(fitted.over_time(data, size), truth, None)
         rounding = fitted.rounding(Rounding.of(data.log_confidence, data.rounding))
         offsets, slack, ends = fit_gate(failures, known, blocks, alpha, rounding)
         rows = TunedRows.of(data.log_confidence, data.ids)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from fractions import Fraction
 from functools import cached_property
-from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,10 +22,12 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
+    StrPath,
     as_checkpoints,
     as_max_set_size,
     join_parts,
     joined_members,
+    set_fields,
     warn_user,
 )
 from agreestop.common.levels import Rounding, Target, as_delta, as_target, in_words
@@ -155,6 +156,12 @@ class Rule(ABC):
         """What is promised."""
 
     @property
+    def exact_target(self) -> Fraction:
+        """The target exactly as written, of a rule that has one."""
+        assert self.terms.target is not None
+        return self.terms.target
+
+    @property
     def tuned(self) -> TunedRows | None:
         """The rows that something of the rule was fitted on, if there were any."""
         return None
@@ -177,7 +184,7 @@ class Rule(ABC):
 
     @abstractmethod
     def rounding(self, base: Rounding) -> Rounding:
-        """How far numbers of one input may differ between runs, from that of log-confidences."""
+        """How far numbers of one input differ between runs, where log-confidences do by `base`."""
 
     @abstractmethod
     def promise(self) -> str:
@@ -226,13 +233,13 @@ class Rule(ABC):
         return log_softmax(outputs.astype(np.float64))
 
     @classmethod
-    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+    def load(cls, path: StrPath, times: Sequence[float] | None = None) -> Any:
         """Read a file that the rule can calibrate and decide on, at some of its times."""
         return load_scores(path, times)
 
     @classmethod
     def load_labelled(
-        cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
+        cls, path: StrPath, purpose: str, times: Sequence[float] | None = None
     ) -> Any:
         """The same for a file that must hold labels, or what stands for them."""
         data = cls.load(path, times)
@@ -245,7 +252,7 @@ class Rule(ABC):
     def answer(self, final: bool = False) -> Any:
         """What is answered, for rules that answer the best classes."""
         raise InputError(
-            f"the rule is a {type(self).__name__}: the front is that of AgreeStop, so give one."
+            f"the rule is a {type(self).__name__}, and only AgreeStop has a front: give one."
         )
 
     @property
@@ -298,16 +305,9 @@ class Rule(ABC):
         )
 
     @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        **options: Any,
-    ) -> "Rule":
+    def build(cls, kind: str, **settings: Any) -> "Rule":
         """The rule from the words of the command line; see `build_rule`."""
-        return cls(target, checkpoints, max_set_size, **options)  # type: ignore[call-arg]
+        return cls(**settings)
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -353,10 +353,11 @@ def build_rule(
     """
     rule_class(kind)
     known = {name: set(builder.kinds[name]) for name, builder in _BUILDERS.items()}
+    options |= {"target": target}
     given = {
         name: value for name, value in options.items() if value is not None and value is not False
     }
-    for name in (*given, *(["target"] if target is not None else [])):
+    for name in given:
         if name not in known[kind]:
             others = [other for other in known if name in known[other]]
             named = " or ".join(", ".join(others).rsplit(", ", 1))
@@ -364,9 +365,10 @@ def build_rule(
                 f"{name} belongs to the rule {named}, not to {kind}: leave it out, or choose the "
                 f"rule {named}."
             )
-    if target is None and not {"loss", "max_loss"} & set(given):
-        target = "0.9"
-    return _BUILDERS[kind].build(kind, target, checkpoints, max_set_size, **given)  # type: ignore[arg-type]
+    if target is None and "target" in known[kind]:
+        given["target"] = None if {"loss", "max_loss"} & set(given) else "0.9"
+    known_to_all = {"checkpoints": checkpoints, "max_set_size": max_set_size}
+    return _BUILDERS[kind].build(kind, **known_to_all, **given)
 
 
 def validate(rule: Any, needs_target: bool = True) -> None:
@@ -380,8 +382,7 @@ def validate(rule: Any, needs_target: bool = True) -> None:
         changes["target"] = as_target(rule.target)
     if "delta" in names:
         changes["delta"] = as_delta(rule.delta)
-    for name, value in changes.items():
-        object.__setattr__(rule, name, value)
+    set_fields(rule, **changes)
 
 
 def abstains(at_end: str) -> bool:

@@ -20,14 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import cache
-from os import PathLike
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agreestop.common import InputError, Schedule, atomic_writer, read_file
+from agreestop.common import InputError, Schedule, StrPath, atomic_writer, read_file
 from agreestop.common.errors import shortened
 from agreestop.common.files import MOST_BYTES
 from agreestop.common.kept import KEPT
@@ -77,7 +76,7 @@ def reads_old(name: str) -> Callable[[Callable[..., Built]], Callable[..., Built
     return mark
 
 
-def write_rule_file(path: str | PathLike[str], rule: object, summary: dict[str, Any]) -> None:
+def write_rule_file(path: StrPath, rule: object, summary: dict[str, Any]) -> None:
     """Write an object of a known class, completely or not at all.
 
     The header begins with the summary, for people to read.
@@ -119,9 +118,7 @@ def _readable(header: dict[str, Any]) -> str:
     return re.sub(r"\[\n[^\[\]{}\"]*\]", lambda found: " ".join(found[0].split()), text)
 
 
-def read_rule_file(
-    path: str | PathLike[str], kind: type[Kind], build: Callable[[Kind], Built]
-) -> Built:
+def read_rule_file(path: StrPath, kind: type[Kind], build: Callable[[Kind], Built]) -> Built:
     """Read an object of that class and return `build(object)`.
 
     `build` raises an error for an object that cannot work. Every other file than an intact rule
@@ -167,7 +164,7 @@ def read_rule_file(
         ) from None
 
 
-def kept_kind(path: str | PathLike[str]) -> str:
+def kept_kind(path: StrPath) -> str:
     """The class of the object in a rule file; "" where the file cannot be read."""
     try:
         line, _, content = read_file(path).partition(b"\n")

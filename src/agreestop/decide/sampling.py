@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from agreestop.common import InputError, is_number
+from agreestop.common.errors import quoted
 
 from .calibrated import CalibratedRule, Session
 from .decisions import Decision
@@ -70,6 +71,11 @@ def sample_until(
     session = rule if isinstance(rule, Session) else rule.stream(number)
     if session.history is None:
         raise InputError("the rule does not read open answers: calibrate it on ag.Answers(...).")
+    if not callable(ask):
+        raise InputError(
+            f"ask is {quoted(ask)}: give a function that samples the model once and returns its "
+            "answer."
+        )
     if isinstance(rule, Session) and number is not None:
         raise InputError("number is given with a session, which has its own: leave it out.")
     if timeout is not None and (not is_number(timeout) or timeout <= 0):
@@ -146,7 +152,7 @@ class _Run:
 
 
 async def _within(ask: Callable[[], Awaitable[Any]], seconds: float | None) -> Any:
-    """What `ask` returns within so many seconds, else TimeoutError. Its own errors pass."""
+    """What `ask` returns within the given seconds, else TimeoutError. Its own errors pass."""
     own = None
     try:
         async with asyncio.timeout(seconds):

@@ -14,9 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +26,7 @@ from agreestop.common import (
     Floats,
     InputError,
     Integers,
+    StrPath,
     as_array,
     as_checkpoints,
     as_ids,
@@ -44,6 +44,7 @@ from agreestop.common import (
     read_list,
     read_npz,
     read_text,
+    set_fields,
 )
 from agreestop.common.errors import quoted, shortened
 from agreestop.common.npz import MOST_RATIO
@@ -99,8 +100,15 @@ class Inputs(ABC):
 
     @property
     def sketched(self) -> NDArray[Any]:
-        """Numbers of at most 0 by which rows are recognised: (n, M, K, C)."""
-        return self.cells
+        """Numbers of at most 0 by which rows are recognised: (n, M, K, C).
+
+        A risk, or a pair of numbers, would be near another row's by chance, so each checkpoint has
+        a second one.
+        """
+        if self.has_classes:
+            return self.cells
+        own = -np.abs(self.cells)
+        return np.concatenate([own, np.roll(own, own.shape[1] // 2, axis=1)], axis=-1)
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -201,7 +209,7 @@ class Scores(Inputs):
     log_confidence : (n, M, K, C)
         Logarithms of confidences, none above 0; see `log_confidence`.
     labels : (n,) or None
-        Class indices.
+        Class indices; or names, where `classes` gives them.
     times : (M,)
         Increasing times, or a `Schedule` of M checkpoints.
     classes : (C,), optional
@@ -256,13 +264,13 @@ class Scores(Inputs):
         array = as_log_confidence(self.log_confidence)
         times = as_times(self.times, array.shape[1])
         check_members(times, array.shape[2])
-        _set(self, log_confidence=array, times=times)
+        set_fields(self, log_confidence=array, times=times)
         _check(self, array, "log_confidence")
         _check_text("heard", self.heard)
         if self.lengths is not None:
-            _set(self, lengths=_as_lengths(self.lengths, len(array)))
+            set_fields(self, lengths=_as_lengths(self.lengths, len(array)))
         meaning = ", the largest difference between two runs"
-        _set(self, rounding=_as_share(self.rounding, "rounding", MOST_ROUNDING, meaning))
+        set_fields(self, rounding=_as_share(self.rounding, "rounding", MOST_ROUNDING, meaning))
 
     def __repr__(self) -> str:
         n, times, members, classes = self.log_confidence.shape
@@ -299,7 +307,7 @@ class Spikes:
             raise InputError(
                 "spikes must hold booleans, or 0 and 1: at most one spike for each neuron and step."
             )
-        _set(self, spikes=array.astype(bool, copy=False))
+        set_fields(self, spikes=array.astype(bool, copy=False))
         _check(self, array, "spikes")
 
     def __len__(self) -> int:
@@ -310,24 +318,18 @@ class Spikes:
         return select(self, rows, "spikes", "labels", "ids", "trained")
 
 
-def _set(data: object, **values: object) -> None:
-    """Set fields of a frozen dataclass while it is made."""
-    for name, value in values.items():
-        object.__setattr__(data, name, value)
-
-
 def _check(data: Scores | Spikes, array: NDArray[Any], what: str) -> None:
     """Check what is known of the inputs of an array, and bring it to one form."""
     n, classes = len(array), array.shape[3]
-    if data.labels is not None:
-        _set(data, labels=as_labels(data.labels, n, classes))
     if data.classes is not None:
         if len(data.classes) != classes:
             raise InputError(
                 f"classes names {len(data.classes)} classes and {what} has {classes}: "
                 "give one name for each."
             )
-        _set(data, classes=as_names(data.classes, "classes"))
+        set_fields(data, classes=as_names(data.classes, "classes"))
+    if data.labels is not None:
+        set_fields(data, labels=as_labels(data.labels, n, classes, data.classes))
     _check_text("engine", data.engine)
     _check_text("ensemble_digest", data.ensemble_digest)
     if data.trained is not None:
@@ -337,9 +339,9 @@ def _check(data: Scores | Spikes, array: NDArray[Any], what: str) -> None:
                 f"trained has shape {trained.shape} and dtype {trained.dtype}: {n} booleans are "
                 "needed, True for each input that the members were trained on."
             )
-        _set(data, trained=trained)
+        set_fields(data, trained=trained)
     chance = _as_share(data.trained_chance, "trained_chance", 1.0)
-    _set(data, ids=as_ids(data.ids, n), trained_chance=chance)
+    set_fields(data, ids=as_ids(data.ids, n), trained_chance=chance)
 
 
 def _check_text(name: str, text: object) -> None:
@@ -430,6 +432,7 @@ def as_log_confidence(log_confidence: ArrayLike, axes: str = "(n, M, K, C)") -> 
 
 
 ScoresLike: TypeAlias = Inputs | ArrayLike
+Kind = TypeVar("Kind", bound=Inputs)
 
 
 def refuse_beside(what: str, **given: object) -> None:
@@ -477,6 +480,12 @@ def labels_of(scores: Scores) -> Integers:
     return scores.labels
 
 
+def classes_of_texts(names: Sequence[Sequence[str]], texts: Sequence[str], never: int) -> Integers:
+    """The class (n,) of each text among the answers of its input; `never` where it is none."""
+    pairs = zip(names, texts, strict=True)
+    return np.array([known.index(one) if one in known else never for known, one in pairs])
+
+
 def at_checkpoint(scores: Scores, index: int) -> Floats:
     """(n, K, C) log-confidences of one checkpoint; with a schedule, of the members that joined."""
     joined = joined_members(scores.times)
@@ -484,7 +493,7 @@ def at_checkpoint(scores: Scores, index: int) -> Floats:
     return np.ascontiguousarray(scores.log_confidence[:, index, :count], dtype=np.float64)
 
 
-def save_scores(path: str | PathLike[str], scores: Scores) -> None:
+def save_scores(path: StrPath, scores: Scores) -> None:
     """Write scores to a `.npz`, completely or not at all.
 
     Parameters
@@ -517,7 +526,7 @@ def save_scores(path: str | PathLike[str], scores: Scores) -> None:
 
 
 def save_spikes(
-    path: str | PathLike[str],
+    path: StrPath,
     spikes: ArrayLike | Spikes,
     labels: ArrayLike | None = None,
     classes: Sequence[str] | None = None,
@@ -556,7 +565,7 @@ def save_spikes(
     _save(path, spikes)
 
 
-def _save(path: str | PathLike[str], data: Scores | Spikes) -> None:
+def _save(path: StrPath, data: Scores | Spikes) -> None:
     """Write every field that says something, under its name."""
     known = {field.name: getattr(data, field.name) for field in fields(data)}
     unknown = (None, "", 0.0)
@@ -586,7 +595,18 @@ def _too_dense(unpacked: int, spikes: int, stored: int) -> bool:
     return unpacked > largest or spikes > max(MOST_SPIKES, SPIKES_PER_BYTE * stored)
 
 
-def load_spikes(path: str | PathLike[str]) -> Spikes:
+def made_of(kind: type[Kind], path: StrPath, content: Arrays, *names: str) -> Kind:
+    """Inputs of a kind from arrays of a file, which its sentences then name."""
+    known: dict[str, Any] = {name: content[name] for name in names if name in content}
+    if "times" in content:
+        known["times"] = tuple(read_list(path, content, "times"))
+    try:
+        return kind(**known)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def load_spikes(path: StrPath) -> Spikes:
     """Read a file that `save_spikes` wrote."""
     content = _read(path)
     if "spikes" not in content:
@@ -597,12 +617,12 @@ def load_spikes(path: str | PathLike[str]) -> Spikes:
     return Spikes(_unpack(path, content), **_known(path, content))
 
 
-def holds_answers(path: str | PathLike[str]) -> bool:
+def holds_answers(path: StrPath) -> bool:
     """Whether a file is one of open answers, by its name."""
     return Path(path).suffix.lower() in (".jsonl", ".ndjson")
 
 
-def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None) -> Scores:
+def load_scores(path: StrPath, times: Sequence[float] | None = None) -> Scores:
     """Read a score file, which `save_scores`, `save_spikes` or `numpy.savez` wrote.
 
     Parameters
@@ -663,11 +683,11 @@ def load_scores(path: str | PathLike[str], times: Sequence[float] | None = None)
     return scores if times is None else scores.at(times)
 
 
-def _read(path: str | PathLike[str]) -> Arrays:
+def _read(path: StrPath) -> Arrays:
     return read_npz(path, "score file", HOW_TO_WRITE, unpacked_limit=UNPACKED)
 
 
-def _known(path: str | PathLike[str], content: Arrays, *more: str) -> dict[str, Any]:
+def _known(path: StrPath, content: Arrays, *more: str) -> dict[str, Any]:
     """What a file says of its inputs: the fields that `Scores` and `Spikes` share, and more."""
     names = ("ids", "trained", "trained_chance", *more)
     known: dict[str, Any] = {name: content[name] for name in names if name in content}
@@ -677,7 +697,7 @@ def _known(path: str | PathLike[str], content: Arrays, *more: str) -> dict[str, 
     return {"labels": content.get("labels"), **known, **texts}
 
 
-def _unpack(path: str | PathLike[str], content: Arrays) -> Booleans:
+def _unpack(path: StrPath, content: Arrays) -> Booleans:
     """The spikes (n, T, K, C) of a file, whose sizes are checked before memory is taken."""
     sizes, bits = content.get("spikes_shape", np.empty(0)), content["spikes"]
     shape = tuple(sizes.ravel().tolist()) if sizes.dtype.kind in "iu" else ()

@@ -38,6 +38,7 @@ from agreestop.common import (
     Integers,
     KeptInFiles,
     as_checkpoints,
+    set_fields,
 )
 from agreestop.common.levels import (
     Rounding,
@@ -51,21 +52,18 @@ from agreestop.common.levels import (
 
 from .answer_kinds import NestedSets, fill_empty
 from .calibration import Uncalibrated
-from .checkpoints import Evidence, Index, LabelledEvidence, Policy, State, Verdict
-from .confidence import (
-    MODEL_AVERAGE,
+from .checkpoints import Evidence, Index, LabelledEvidence, Policy, State, Verdict, at_checkpoints
+from .confidence import MODEL_AVERAGE, MergeConfidence, Pooling
+from .leakage import TunedRows
+from .merging import (
     MajorityVote,
-    MergeConfidence,
     MergedRanks,
     MergePValues,
     MergeRanks,
     PooledRanks,
-    Pooling,
     as_pooling,
-    at_checkpoints,
     least_n_merged,
 )
-from .leakage import TunedRows
 from .risks import Gate, LogLoss, Score, Spread, Temperature, TuningRanks
 from .rule import (
     ALTERNATIVE,
@@ -80,7 +78,7 @@ from .rule import (
 )
 from .rule_files import reads_old
 from .scores import Scores
-from .thresholds import OneThreshold, allowed_by_failures, fit_thresholds, reduce_to_failures
+from .thresholds import OneThreshold, allowed_by_failures, fit_thresholds
 
 CALIBRATIONS = ("bonferroni", "simultaneous", "stop-aware")
 
@@ -167,7 +165,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
                     f"the score pools its members itself, but pooling is {pooling!r}: give "
                     "pooling=None."
                 )
-            object.__setattr__(self, "score", self.score.cut(times))
+            set_fields(self, score=self.score.cut(times))
         if self.gate is not None:
             if not isinstance(self.gate, Gate):
                 raise InputError(f"gate is {self.gate!r:.80}: give what Gate.fit returned.")
@@ -176,7 +174,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
                     f"a gate needs one threshold, but calibration is {self.calibration!r}: give "
                     "calibration='stop-aware'."
                 )
-            object.__setattr__(self, "gate", self.gate.cut(times))
+            set_fields(self, gate=self.gate.cut(times))
         if self._by_rank:
             self._check_rank_pooling(type(pooling).__name__)
 
@@ -208,12 +206,12 @@ class SpikeCP(Uncalibrated, KeptInFiles):
     @property
     def _alpha(self) -> Fraction:
         """α/M under Bonferroni, α elsewhere."""
-        alpha = 1 - as_target(self.target)
+        alpha = 1 - self.exact_target
         return alpha / len(self.checkpoints) if self.calibration == "bonferroni" else alpha
 
     @property
     def _delta(self) -> Fraction | None:
-        delta, parts = as_delta(self.delta), 1
+        delta, parts = self.terms.delta, 1
         if self.calibration == "bonferroni":
             parts = len(self.checkpoints)
         elif self.gate is not None:
@@ -287,7 +285,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         profile = StopProfile.of(evidence.values, self.max_set_size)
         return {
             **found,
-            **reduce_to_failures(answer, evidence, labels, rounding),
+            **answer.reduce(evidence, labels, rounding),
             "numbers": answer.compared(evidence),
             "lowest": evidence.values.min(axis=(1, 2)),
             "breaks": profile.breaks,
@@ -355,7 +353,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
             reduced,
             examples,
             self.rounding(examples.rounding),
-            allowed_by_failures(reduced, examples, as_target(self.target), self._delta),
+            allowed_by_failures(reduced, examples, self.exact_target, self._delta),
             self.class_conditional,
             self.gate,
             earliest,
@@ -370,8 +368,7 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         return evidence.values.argmin(axis=-1)
 
     def promise(self) -> str:
-        target, delta = as_target(self.target), as_delta(self.delta)
-        words = coverage_promise(target, self.class_conditional, delta)
+        words = coverage_promise(self.exact_target, self.class_conditional, self.terms.delta)
         if self.gate is not None:
             words = f"for each block of times at which an input first looked ready, {words}"
         return words + ("" if self.pooling is None else self.pooling.assumes)
@@ -461,18 +458,8 @@ class SpikeCP(Uncalibrated, KeptInFiles):
         )
 
     @classmethod
-    def build(
-        cls,
-        kind: str,
-        target: Target,
-        checkpoints: Sequence[float],
-        max_set_size: int,
-        *,
-        pooling: Any = None,
-        **options: Any,
-    ) -> Rule:
-        chosen = MODEL_AVERAGE if pooling is None else as_pooling(pooling)
-        return cls(target, checkpoints, max_set_size, chosen, **options)
+    def build(cls, kind: str, *, pooling: Any = MODEL_AVERAGE, **settings: Any) -> Rule:
+        return cls(pooling=as_pooling(pooling), **settings)
 
 
 def _spread(beta: float, data: Scores) -> Score:

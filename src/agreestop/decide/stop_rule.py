@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
-from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,14 +30,15 @@ from agreestop.common import (
     InputError,
     Integers,
     KeptInFiles,
+    StrPath,
     as_checkpoints,
     as_floats,
     as_ids,
     as_times,
     check_finite,
     is_number,
-    read_list,
     read_npz,
+    set_fields,
 )
 from agreestop.common.levels import (
     REACH,
@@ -59,8 +59,8 @@ from .calibration import WithoutClasses
 from .checkpoints import Evidence, Failures, Index, LabelledEvidence, Policy, lowest_before
 from .leakage import risks_reversed
 from .rule import Reduced, Terms, abstains, shortage
-from .scores import Inputs, Scores, refuse_beside
-from .thresholds import Allowed, LossSteps, allowed_threshold, fit_thresholds
+from .scores import Inputs, Scores, made_of, refuse_beside
+from .thresholds import Allowed, LossSteps, allowed_threshold, fit_thresholds, spread_of
 
 ROWS_COMPARED = 1000  # rows whose risks are compared with their losses
 PARTS = 2**40  # losses are rounded up to whole multiples of B / 2^40
@@ -98,10 +98,9 @@ class Risks(Inputs):
                 "risk holds nan, or a number that is too large: give numbers of at most "
                 f"{LARGEST_RISK:g} in size, or inf."
             )
-        object.__setattr__(self, "risk", risk)
-        steps = range(1, risk.shape[1] + 1)
-        object.__setattr__(self, "times", as_times(self.times or steps, risk.shape[1], "risk"))
-        object.__setattr__(self, "ids", as_ids(self.ids, len(risk)))
+        n, steps = risk.shape
+        times = as_times(self.times or range(1, steps + 1), steps, "risk")
+        set_fields(self, risk=risk, times=times, ids=as_ids(self.ids, n))
         if self.loss is None:
             return
         loss = as_floats(self.loss, "loss")
@@ -112,33 +111,22 @@ class Risks(Inputs):
         check_finite(loss, "loss")
         if loss.min() < 0:
             raise InputError(f"loss holds {loss.min():g}: give losses of at least 0.")
-        object.__setattr__(self, "loss", loss)
+        set_fields(self, loss=loss)
 
     @property
     def cells(self) -> Floats:
         """(n, M, 1, 1): one number for each checkpoint."""
         return self.risk[:, :, None, None]
 
-    @property
-    def sketched(self) -> Floats:
-        """(n, M, 1, 2) numbers of at most 0 by which rows are recognised.
 
-        One number would be near another row's by chance, so each checkpoint has a second one.
-        """
-        risk = -np.abs(self.risk)
-        other = np.roll(risk, risk.shape[1] // 2, axis=1)
-        return np.stack([risk, other], axis=-1)[:, :, None]
-
-
-def load_risks(path: str | PathLike[str]) -> Risks:
+def load_risks(path: StrPath) -> Risks:
     """Read a `.npz` file with `risk` (n, M) and, where known, `loss` (n, M), `times` and `ids`."""
     content = read_npz(
         path, "file of risks", "write one with numpy.savez(path, risk=..., loss=...)"
     )
     if "risk" not in content:
         raise InputError(f"{path} holds {sorted(content)} but no 'risk': give risks (n, M).")
-    times = tuple(read_list(path, content, "times")) if "times" in content else ()
-    return Risks(content["risk"], content.get("loss"), times, content.get("ids"))
+    return made_of(Risks, path, content, "risk", "loss", "ids")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -150,7 +138,7 @@ class StopRule(WithoutClasses, KeptInFiles):
     target : float, str or Fraction, optional
         For losses in {0, 1}: the probability that an input is not wrong.
     checkpoints : sequence of float, optional
-        Times at which the rule may stop; those of the calibration risks if none are given.
+        Times at which the rule may stop; the times of the calibration risks unless given.
     max_loss : float, optional
         In place of a target: the mean loss that is promised.
     largest_loss : float
@@ -208,12 +196,12 @@ class StopRule(WithoutClasses, KeptInFiles):
                     f"max_loss is {in_words(most)}: it must lie strictly between 0 and "
                     f"largest_loss, {self.largest_loss:g}, for example 0.05."
                 )
-            object.__setattr__(self, "max_loss", most)
+            set_fields(self, max_loss=most)
         elif self.largest_loss != 1:
             raise InputError("a target is for losses of 0 and 1: leave out largest_loss.")
         else:
-            object.__setattr__(self, "target", as_target(self.target or 0))
-        object.__setattr__(self, "delta", as_delta(self.delta))
+            set_fields(self, target=as_target(self.target or 0))
+        set_fields(self, delta=as_delta(self.delta))
         self.check_checkpoints()
 
     @cached_property
@@ -244,12 +232,12 @@ class StopRule(WithoutClasses, KeptInFiles):
         return self.read(Risks(risk, labels, known))  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, path: str | PathLike[str], times: Sequence[float] | None = None) -> Any:
+    def load(cls, path: StrPath, times: Sequence[float] | None = None) -> Any:
         return load_risks(path)
 
     @classmethod
     def load_labelled(
-        cls, path: str | PathLike[str], purpose: str, times: Sequence[float] | None = None
+        cls, path: StrPath, purpose: str, times: Sequence[float] | None = None
     ) -> Any:
         if (data := load_risks(path)).loss is None:
             raise InputError(
@@ -261,6 +249,10 @@ class StopRule(WithoutClasses, KeptInFiles):
         risk = np.asarray(given)
         if risk.shape != () or risk.dtype.kind not in "fiu" or np.isnan(risk):
             raise InputError(f"risk is {given!r:.80}: push one number for each checkpoint.")
+        if np.isfinite(risk) and abs(risk) > LARGEST_RISK:
+            raise InputError(
+                f"risk is {given!r:.80}: push a number of at most {LARGEST_RISK:g} in size, or inf."
+            )
         return risk.reshape(1, 1)
 
     def calibrate(  # type: ignore[override]
@@ -315,7 +307,7 @@ class StopRule(WithoutClasses, KeptInFiles):
         if self.target is not None:
             if not np.isin(loss, (0.0, 1.0)).all():
                 raise InputError("a target is for losses of 0 and 1: give max_loss in its place.")
-            failures = self.answer().failures(examples.evidence, examples.labels, loss, None)
+            failures = self.answer().failures(examples.evidence, loss, None)
             return {"opens": risk, "fails": failures.fails, "fails_end": failures.fails_end}
         known = {"weights": examples.conditions.weights, "people": examples.conditions.people}
         for name, given in known.items():
@@ -329,9 +321,7 @@ class StopRule(WithoutClasses, KeptInFiles):
     def fit(self, reduced: Reduced, examples: LabelledEvidence) -> Policy:
         opens = reduced["opens"]
         finite = opens[np.isfinite(opens)]
-        low, high = np.quantile(finite, (0.25, 0.75)) if len(finite) else (0.0, 0.0)
-        # Risks may have any scale, so their spread says what is near.
-        spread = float(high - low)
+        spread = spread_of(finite) if len(finite) else 0.0
         exact = self._allowed(reduced, examples, None)
         # Where risks span orders of magnitude, the size of the order statistic says it better.
         sizes = np.abs([exact(np.flatnonzero(rows)) for rows in examples.groups.T])
@@ -381,8 +371,8 @@ class StopRule(WithoutClasses, KeptInFiles):
         end = reduced["fails_end"]
         # A wrong last answer is a miss at λ = -∞ even where a risk of -∞ stops every λ above it.
         W = np.minimum(Failures(opens, reduced["fails"], end).first(rounding), end)
-        target, delta = as_target(self.target), as_delta(self.delta)
-        return partial(allowed_threshold, W, examples.conditions, target=target, delta=delta)
+        known, target, delta = examples.conditions, self.exact_target, self.terms.delta
+        return partial(allowed_threshold, W, known, target=target, delta=delta)
 
     def _allowed_by_losses(
         self, opens: Floats, losses: Integers, rounding: Rounding | None
@@ -414,9 +404,9 @@ class StopRule(WithoutClasses, KeptInFiles):
         if self.max_loss is not None:
             most = in_words(Fraction(self.max_loss))
             return f"the mean loss of an input is at most {most}, {draw}. {ends}"
-        alpha = in_words(1 - as_target(self.target or 0))
+        alpha = in_words(1 - self.exact_target)
         wrong = f"is answered wrongly with probability at most {alpha}"
-        if (delta := as_delta(self.delta)) is None:
+        if (delta := self.terms.delta) is None:
             return f"an input {wrong}, {draw}. {ends}"
         sure = f"with probability at least {in_words(1 - delta)} over the draw of the calibration"
         iid = "calibration and new examples must be i.i.d."

@@ -57,11 +57,12 @@ from .checkpoints import (
     Policy,
     State,
     Verdict,
+    uniforms,
 )
-from .confidence import uniforms
 from .rule_files import reads_old
 
 TIES = 0.02  # width of the random numbers that break ties: 2 % of a risk, as risks are logarithms
+ORDINARY = 8.0  # the size of a log-risk that breaking ties allows for
 OF_A_DEPTH = ("W", "rounded", "lowest", "highest")
 """What calibration needs of an example for one depth."""
 LARGEST_SUM = 2**62  # sums of whole numbers stay inside 64 bits
@@ -96,20 +97,6 @@ def allowed_threshold(
     return order_statistic(np.array(worst), rank)
 
 
-def reduce_to_failures(
-    answer: Answer, evidence: Evidence, labels: Integers, rounding: Rounding
-) -> dict[str, NDArray[Any]]:
-    """W and W_η (n,) of examples, and their least and largest risk, for answers without closes."""
-    failures = answer.failures(evidence, labels, None, None)
-    W, known = failures.first(), np.isfinite(failures.opens)
-    return {
-        "W": W,
-        "rounded": answer.failures(evidence, labels, None, rounding).first(rounding, W),
-        "lowest": np.where(known, failures.opens, np.inf).min(axis=1, initial=np.inf),
-        "highest": np.where(known, failures.opens, -np.inf).max(axis=1, initial=-np.inf),
-    }
-
-
 def useful_range(reduced: dict[str, NDArray[Any]]) -> tuple[float, float] | None:
     """The smallest W, or the smallest risk if nothing fails, and the largest risk.
 
@@ -130,21 +117,33 @@ def weighted_threshold(
     whole = [int(weight * scale) for weight in weights]
     largest = max_weight * scale
     allowed = alpha * (sum(whole) + largest) - largest
+    return crossing(failures, whole, allowed)
+
+
+def crossing(levels: Floats, weights: Sequence[Fraction | int], allowed: Fraction) -> float:
+    """The largest λ for which the weights of all levels below λ are at most `allowed`, or -∞."""
     if allowed < 0:
         return -math.inf
-    order = np.argsort(failures, kind="stable")
-    sums = itertools.accumulate(whole[row] for row in order.tolist())
-    for failure, below in zip(failures[order].tolist(), sums, strict=True):
+    order = np.argsort(levels, kind="stable")
+    sums = itertools.accumulate(weights[row] for row in order.tolist())
+    for level, below in zip(levels[order].tolist(), sums, strict=True):
         if below > allowed:
-            return float(failure)
+            return float(level)
     return math.inf
 
 
-def tie_width(reduced: dict[str, NDArray[Any]], rounding: Rounding) -> float:
-    """The width of the interval of random numbers that break ties: far above the rounding."""
-    numbers = reduced["numbers"]
-    sizes = np.abs(numbers[np.isfinite(numbers)])
-    return max(TIES, 32 * rounding.largest(-float(sizes.max(initial=0.0))))
+def spread_of(numbers: Floats) -> float:
+    """The distance of the quartiles, which says what is near among numbers of any scale."""
+    low, high = np.quantile(numbers, (0.25, 0.75))
+    return float(high - low)
+
+
+def tie_width(rounding: Rounding) -> float:
+    """The width of the interval of random numbers that break ties: far above the rounding.
+
+    It does not depend on the examples, since a new input would then not be exchangeable with them.
+    """
+    return max(TIES, 32 * rounding.largest(-ORDINARY))
 
 
 def with_broken_ties(
@@ -289,7 +288,7 @@ class OneThreshold(Policy, KeptInFiles):
     def check_blocks(self, count: int) -> None:
         divided = (self.blocks is None) == (count > 0)
         if not self.by_checkpoint and (divided or self.values.shape[1] != max(count, 1)):
-            raise ValueError("blocks other than those of the rule")
+            raise ValueError("blocks that the rule does not have")
         names, kth = self.group_names or (), self.order_statistics
         if len(set(names)) < len(names):
             raise ValueError("a group that occurs twice")

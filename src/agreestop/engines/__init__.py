@@ -20,12 +20,12 @@ from .protocol import ENGINES, Engine, Live, Pass
 from .watching import Heard, WatchSession
 
 if TYPE_CHECKING:
-    from .choice import choose_engine as choose_engine
-    from .choice import lightest_engine as lightest_engine
     from .dense import Dense as Dense
     from .dense import FreshMembers as FreshMembers
     from .event_driven.engine import EventDriven as EventDriven
     from .gpu.engine import Fused as Fused
+    from .runner import choose_engine as choose_engine
+    from .runner import lightest_engine as lightest_engine
 
 __all__ = [
     "ENGINES",
@@ -49,7 +49,7 @@ _LAZY = {
     "FreshMembers": "dense",
     "Fused": "gpu.engine",
 }
-_LAZY |= {"choose_engine": "choice", "lightest_engine": "choice"}
+_LAZY |= {"choose_engine": "runner", "lightest_engine": "runner"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,14 +14,14 @@ with a `Schedule`, run one `LiveSession` for each input.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agreestop.common import Floats, InputError, Integers, as_count, join_parts
+from agreestop.common import Floats, InputError, Integers, as_count
 from agreestop.decide.calibrated import CalibratedRule, Session, check_calibrated
 from agreestop.decide.checkpoints import Index, State, Verdict, in_rounds, run_rounds
 from agreestop.decide.decisions import Decision
@@ -41,6 +41,9 @@ from .protocol import BatchingEngine, Engine, LiveSlots
 
 KINDS = ("events", "frames", "log-confidences", "what its rule reads")
 """What may be pushed to an input, one of them."""
+COUNTS = np.arange(4096)
+"""Counts of single steps, which are parts of it: to make an array takes longer."""
+COUNTS.flags.writeable = False
 CLOSED = "this input was closed: open another one."
 
 
@@ -63,7 +66,10 @@ class Steps:
         """Steps from one list of flat indices for each."""
         only = steps[0] if len(steps) == 1 else None
         if type(only) is np.ndarray and only.dtype == np.int64 and only.ndim == 1:
-            return cls(np.array([len(only)]), only)
+            count = len(only)
+            return cls(
+                COUNTS[count : count + 1] if count < len(COUNTS) else np.array([count]), only
+            )
         parts = [np.asarray(step) for step in steps]
         for part in parts:
             if part.size and (part.ndim != 1 or part.dtype.kind not in "iu"):
@@ -76,12 +82,22 @@ class Steps:
             np.array([part.size for part in parts], np.int64), indices.astype(np.int64, copy=False)
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Several steps after several others."""
+        counts = np.concatenate([part.counts for part in parts])
+        return cls(counts, np.concatenate([part.indices for part in parts]))
+
     @property
     def pointers(self) -> Integers:
         """Where each step begins in the indices, and where the last one ends, (n + 1,)."""
         pointers = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.counts, out=pointers[1:])
         return pointers
+
+    def each(self) -> list[Integers]:
+        """The flat indices of each step."""
+        return np.split(self.indices, self.pointers[1:-1])
 
     def part(self, first: int, last: int) -> Self:
         """The steps first … last - 1."""
@@ -91,7 +107,7 @@ class Steps:
 
     def each_once(self, inputs: int) -> Self:
         """The same, but a step with more events than inputs names each of them once."""
-        steps = np.split(self.indices, self.pointers[1:-1])
+        steps = self.each()
         for number in np.flatnonzero(self.counts > inputs).tolist():
             steps[number] = np.flatnonzero(np.bincount(steps[number], minlength=inputs))
         return type(self).of(steps)
@@ -227,10 +243,9 @@ class LiveBatch:
         # arrays of its own, which are overwritten from now on
         self._state = start.rows(np.arange(slots))
         if isinstance(engine, BatchingEngine):
-            self._slots = engine.live_slots(slots)
-            self._prefilter = (
-                prefilter_for(calibrated, engine.output) if can_prefilter_on_cpu() else None
-            )
+            if can_prefilter_on_cpu():
+                self._prefilter = prefilter_for(calibrated, engine.output)
+            self._slots = engine.live_slots(slots, self._times, self._prefilter)
 
     def open(self, number: int, group: ArrayLike | None = None, fresh: bool = False) -> LiveInput:
         """Begin an input. number, group and fresh: as for `LiveSession`."""
@@ -343,12 +358,16 @@ class LiveBatch:
                 else int(np.searchsorted(self._times, row.time, side="right"))
             )
             first = max(first, row.ended)
-            left = np.arange(first, last if most is None else min(last, first + most))
+            looks = np.arange(first, last if most is None else min(last, first + most))
+            row.ended = first + len(looks)
             scored = cast(Floats, row.last)
             evidence = scored if row.scored else cast(LiveSlots, self._slots).evidence(row.slot)
-            repeated = np.broadcast_to(cast(Any, evidence), (len(left), *cast(Any, evidence).shape))
-            self._judge(np.full(len(left), row.slot), left, repeated, row.scored, lambda _: row)
-            row.ended = first + len(left)
+            left = looks
+            if self._prefilter is not None and not row.scored:
+                repeated = np.broadcast_to(evidence, (1, len(looks), *evidence.shape))
+                left = looks[self._prefilter.may_stop(repeated, looks)[0]]
+            repeated = np.broadcast_to(evidence, (len(left), *evidence.shape))
+            self._judge([row] * len(left), left, repeated, row.scored)
             assert row.decision is not None or row.ended < last, (
                 "every input stops at the last checkpoint"
             )
@@ -393,11 +412,7 @@ class LiveBatch:
         elif row.separate is None:
             about = calibrated, row.number, row.group, row.fresh, self._options
             row.separate = LiveSession(cast(Engine, self._engine), *about)
-        for step in (
-            one.content
-            if one.steps is None
-            else np.split(one.steps.indices, one.steps.pointers[1:-1])
-        ):
+        for step in one.content if one.steps is None else one.steps.each():
             if isinstance(row.separate, LiveSession):
                 row.decision = (
                     row.separate.push(step)
@@ -415,41 +430,36 @@ class LiveBatch:
 
     def _run_events(self, pushes: Sequence[Push], numbers: list[int], results: list[Any]) -> None:
         slots_of = cast(LiveSlots, self._slots)
-        try:
-            given = [cast(Steps, pushes[number].steps) for number in numbers]
-            steps = join_parts(given)
-            steps.check(slots_of.inputs, slots_of.repeats)
-            if slots_of.repeats == "once" and len(steps) and steps.counts.max() > slots_of.inputs:
-                steps = steps.each_once(slots_of.inputs)
-        except InputError:  # find the wrong ones; the others are run
-            good = [
-                number for number in numbers if not self._refuse(pushes[number], number, results)
-            ]
-            if good:
-                self._run_events(pushes, good, results)
-            return
         rows = [pushes[number].row for number in numbers]
-        lengths = np.array([len(one.counts) for one in given])
-        begins = []
-        for row, length in zip(rows, lengths.tolist(), strict=True):
-            begins.append(row.time)
+        given = [cast(Steps, pushes[number].steps) for number in numbers]
+        steps, slots, sources = Steps.joined(given), np.array([row.slot for row in rows]), numbers
+        lengths = [len(one.counts) for one in given]
+        if lengths.count(1) < len(lengths):
+            slots = np.repeat(slots, lengths)
+            sources = np.repeat(numbers, lengths).tolist()
+        found = slots_of.push(slots, steps.pointers, steps.indices)
+        if found is None:
+            try:
+                steps.check(slots_of.inputs, slots_of.repeats)
+            except InputError:  # find the wrong ones; the others are run
+                good = [
+                    number
+                    for number in numbers
+                    if not self._refuse(pushes[number], number, results)
+                ]
+                if good:
+                    self._run_events(pushes, good, results)
+                return
+            if slots_of.repeats == "once":
+                steps = steps.each_once(slots_of.inputs)
+            found = slots_of.push(slots, steps.pointers, steps.indices, checked=True)
+        for row, length in zip(rows, lengths, strict=True):
             row.time += length
-        # the position of each step in its push
-        within = np.arange(len(steps)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        times = np.repeat(begins, lengths) + within + 1
-        slots = np.repeat([row.slot for row in rows], lengths)
-        evidence = slots_of.push(slots, steps.pointers, steps.indices)
-        looks = np.searchsorted(self._times, times)
-        at_look = self._times[np.minimum(looks, len(self._times) - 1)] == times
-        source = np.repeat(numbers, lengths)
-        if not at_look.all():
-            parts = slots, looks, evidence, source
-            slots, looks, evidence, source = (part[at_look] for part in parts)
-
-        def row_of(at: int) -> LiveInput:
-            return pushes[source[at]].row
-
-        self._judge(slots, looks, evidence, False, row_of, results, source)
+        (where, looks), evidence = cast(Any, found)[0].T, cast(Any, found)[1]
+        sources = [sources[step] for step in where.tolist()]
+        self._judge(
+            [pushes[number].row for number in sources], looks, evidence, False, results, sources
+        )
 
     def _refuse(self, one: Push, number: int, results: list[Any]) -> bool:
         """Whether the events of a push are wrong; its input, and what else was pushed to it, is
@@ -479,48 +489,36 @@ class LiveBatch:
             parts.append(array[: len(left)])
             rows.extend([row] * len(left))
             row.time, row.last = row.time + len(array), np.array(array[-1])
-        source = np.repeat(numbers, [len(part) for part in parts])
-        slots = np.array([row.slot for row in rows], np.int64)
-        together = np.concatenate(looks), np.concatenate(parts)
-        self._judge(slots, *together, True, rows.__getitem__, results, source)
+        sources = np.repeat(numbers, [len(part) for part in parts]).tolist()
+        self._judge(rows, np.concatenate(looks), np.concatenate(parts), True, results, sources)
 
     def _judge(
         self,
-        slots: Integers,
+        rows: Sequence[LiveInput],
         looks: Integers,
         evidence: NDArray[Any],
         scored: bool,
-        row_of: Callable[[int], LiveInput],
         results: list[Any] | None = None,
-        source: Integers | None = None,
+        sources: Sequence[int] = (),
     ) -> None:
-        """Judge the evidence (n, K, C) of inputs in slots (n,) at looks (n,), those of an input in
-        order, and note the decisions that fall.
+        """Judge the evidence (n, K, C) of n inputs at looks (n,), those of an input in order, and
+        note the decisions that fall.
 
-        scored: whether the evidence is log-confidences. row_of: the input of a look. source (n,):
-        the result that each look belongs to.
+        scored: whether the evidence is log-confidences. sources: the result that each belongs to.
         """
-        calibrated, left = self._calibrated, np.arange(len(looks))
-        if self._prefilter is not None and not scored and len(looks):
-            left = np.flatnonzero(self._prefilter.may_stop(evidence[None], looks)[0])
-        if not len(left):
+        if not rows:
             return
-        used, inputs = np.unique(slots[left], return_inverse=True)
+        calibrated, state = self._calibrated, cast(State, self._state)
+        turn = {slot: at for at, slot in enumerate(dict.fromkeys(row.slot for row in rows))}
+        used, inputs = np.array([*turn], np.int64), np.array([turn[row.slot] for row in rows])
 
         def note(where: Integers, index: Index, verdict: Verdict) -> None:
             for at in np.flatnonzero(verdict.stop).tolist():
-                row, reached = (
-                    row_of(where[at]),
-                    index if isinstance(index, int) else int(index[at]),
-                )
+                row, reached = rows[where[at]], index if isinstance(index, int) else int(index[at])
                 row.decision = calibrated.decision(reached, verdict, row.number, at)
-                if results is not None and source is not None:
-                    results[source[where[at]]] = row.decision
+                if results is not None:
+                    results[sources[where[at]]] = row.decision
 
-        state, _ = run_rounds(
-            calibrated.judge_some(evidence, scored),
-            cast(State, self._state).rows(used),
-            in_rounds(looks[left], inputs, left),
-            note,
-        )
-        self._state = cast(State, self._state).overwrite(used, state)
+        judge = calibrated.judge_some(evidence, scored)
+        rounds = in_rounds(looks, inputs, np.arange(len(looks)))
+        self._state = state.overwrite(used, run_rounds(judge, state.rows(used), rounds, note)[0])

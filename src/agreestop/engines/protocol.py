@@ -156,7 +156,7 @@ class DividingEngine(Protocol):
 
 
 class LiveSlots(Protocol):
-    """Many live inputs that are computed together, each in a slot."""
+    """Many live inputs that are run together with the prefilter of a rule, each in a slot."""
 
     inputs: int
     """The number of inputs of one step."""
@@ -172,11 +172,15 @@ class LiveSlots(Protocol):
     def evidence(self, slot: int) -> NDArray[Any]:
         """The evidence (K, C) after the last step of the input in a slot."""
 
-    def push(self, slots: Integers, pointers: Integers, indices: Integers) -> NDArray[Any]:
-        """Run n steps in this order and return the evidence (n, K, C) after each of them.
+    def push(
+        self, slots: Integers, pointers: Integers, indices: Integers, checked: bool = False
+    ) -> tuple[Integers, NDArray[Any]] | None:
+        """Run n steps in this order and find those that the rule must judge: m pairs (step,
+        checkpoint), (m, 2), and the evidence (m, K, C) after these steps.
 
         Step i is the next one of the input in slots[i], and its events are indices[pointers[i] :
-        pointers[i + 1]], flat and in range; pointers is (n + 1,). All three are arrays of int64.
+        pointers[i + 1]], flat; pointers is (n + 1,). All three are arrays of int64. None is
+        returned, and nothing is run, if the steps must be `checked` first.
         """
 
 
@@ -215,5 +219,7 @@ class FilteringEngine(Protocol):
 class BatchingEngine(Protocol):
     """An engine that can compute many live inputs together."""
 
-    def live_slots(self, slots: int) -> LiveSlots:
-        """Slots for as many live inputs."""
+    def live_slots(
+        self, slots: int, times: Integers, prefilter: Prefilter | None = None
+    ) -> LiveSlots:
+        """Slots for as many live inputs; times (M,) are the checkpoints in steps."""

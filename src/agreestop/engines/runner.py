@@ -1,5 +1,7 @@
-"""What an ensemble and an adapted model can both do: score, decide and watch live inputs.
+"""Members and the engine that runs them: which engine fits, and what an ensemble and an adapted
+model can both do.
 
+    engine = choose_engine(network)       the one that is named, or that fits network and inputs
     scores = runner.score(x, y)
     run = runner.decide(rule, x)          stops computing an input soon after the rule stops
     session = runner.live(rule)           one live input
@@ -11,19 +13,27 @@ a rule refuses those of others.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from agreestop.common import InputError, as_array, as_labels
 from agreestop.common.errors import quoted
 from agreestop.decide.calibrated import CalibratedRule, check_calibrated
-from agreestop.decide.leakage import TrainingRows
+from agreestop.decide.leakage import ScoredRows, TrainingRows
 from agreestop.decide.scores import Scores
 from agreestop.decide.spotting import CalibratedSpotter
-from agreestop.events.container import Events, Inputs, as_inputs
-from agreestop.networks.digests import KnownDigest, Runnable
+from agreestop.events.container import Events, Inputs, as_inputs, input_ids
+from agreestop.kernels import TRITON_AVAILABLE
+from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
+from agreestop.networks.digests import KnownDigest, Runnable, check_network
+from agreestop.networks.modules import ModuleMembers
+from agreestop.networks.posteriors import ModulePosterior, Posterior
 
+from .dense import Dense, FreshMembers
 from .early_stopping import (
     BATCH_SIZE,
     EarlyRun,
@@ -32,9 +42,15 @@ from .early_stopping import (
     decide_early,
     score,
 )
+from .gpu.engine import Fused
+from .inputs import check_device
 from .live import LivePlan, LiveSession
-from .protocol import Engine
+from .protocol import ENGINES, Engine
 from .watching import Event, Heard, WatchSession, listen
+
+FRESH_DRAWS = 2  # in the seed; the draws for tuning have 0, those for calibration and test 1
+LIGHT_PRECISIONS = ("int8", "bfloat16")  # the lightest first
+DENSE_FROM = 0.3  # from this share of active inputs on, a matrix product is faster than event lists
 
 
 class Runner(ABC):
@@ -142,7 +158,7 @@ class Runner(ABC):
         known = self.class_names
         if isinstance(inputs, Events):
             y, known = inputs.labels if y is None else y, inputs.classes or known
-        labels = None if y is None else as_labels(y, len(inputs), engine.classes)
+        labels = None if y is None else as_labels(y, len(inputs), engine.classes, classes or known)
         return score(engine, inputs, labels, classes or known, options)
 
     def decide(
@@ -205,7 +221,7 @@ class Runner(ABC):
         rule: CalibratedRule,
         *,
         window: int,
-        event: Event,
+        event: Event | None = None,
         skip: int = 0,
         group: ArrayLike | None = None,
         any_engine: bool = False,
@@ -214,10 +230,11 @@ class Runner(ABC):
         """Watch a stream without an end: call `session.push(indices)` or `push(frame=array)`.
 
         A push returns a `Detection` where the spotter's score is above its threshold, later the
-        rule's `Decision` on the steps after it, else None. window and event as for `listen`. skip:
-        steps after a detection that the rule does not count, as in `.after(..., skip=)`, so that
-        the rest of the event is not taken for what follows it. group: the stream's group, for a
-        rule with groups. See `agreestop.engines.watching` for what is promised.
+        rule's `Decision` on the steps after it, else None. window and event as for `listen`; by
+        default the event of the scores that the spotter was calibrated on. skip: steps after a
+        detection that the rule does not count, as in `.after(..., skip=)`, so that the rest of the
+        event is not taken for what follows it. group: the stream's group, for a rule with groups.
+        See `agreestop.engines.watching` for what is promised.
         """
         self._check_watching()
         engine, names = self.current_engine(), self.class_names
@@ -260,3 +277,143 @@ class Runner(ABC):
             check_rule(rule, engine, options)
             self._plan = plan = LivePlan.of(engine, rule)
         return LiveSession(engine, rule, number, group, options=options, plan=plan)
+
+
+# ---- the choice of an engine
+
+
+def choose_engine(
+    network: Runnable,
+    name: str = "auto",
+    density: float = 0.0,
+    seed: int = 0,
+    device: str = "auto",
+) -> Engine:
+    """The engine of that name, or with "auto" the one that fits; its `reason` then says why.
+
+    density: the share of inputs that are active in a step, where it is known. device: "cpu" keeps
+    "auto" from choosing the GPU. A posterior draws members for each input, from the seed, on the
+    dense engine. Modules of the user run on the dense engine.
+    """
+    names = (*ENGINES, FreshMembers.name)
+    if name not in names:
+        raise InputError(f"engine is {name!r}: choose one of {', '.join(names)}.")
+    if isinstance(network, (Posterior, ModulePosterior)):
+        if name not in ("auto", FreshMembers.name):
+            raise InputError(
+                f"engine is {name!r}, but a posterior runs on {FreshMembers.name}: name that, or "
+                "give members."
+            )
+        engine: Engine = FreshMembers(network, (seed, FRESH_DRAWS))
+        reason = "members are drawn for each input"
+    elif name == FreshMembers.name:
+        raise InputError(
+            f"engine is {name!r}, which draws members for each input: give the posterior, not "
+            "members drawn from it."
+        )
+    else:
+        check_network(network)
+        on_gpu = check_device(device) != "cpu"
+        chosen, reason = _fitting(network, density, on_gpu) if name == "auto" else (name, "")
+        if chosen == "dense":
+            engine = Dense(network, "cuda" if on_gpu and name == "auto" else "cpu")
+        elif isinstance(network, SpikingNetwork):
+            engine = _make(network, chosen)
+        else:
+            raise InputError(
+                f"engine is {name!r}, but own modules run on the dense engine: choose dense or "
+                "auto."
+            )
+    if name == "auto":
+        engine.reason = f"The {engine.name} engine was chosen since {reason}."
+    return engine
+
+
+def _make(network: SpikingNetwork, name: str) -> Engine:
+    if name.startswith("event-driven"):
+        from .event_driven.engine import EventDriven
+
+        return EventDriven(
+            network, name.removeprefix("event-driven").removeprefix("-") or "float32"
+        )
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"engine is {name!r}, but PyTorch finds no GPU: choose dense or event-driven, or auto."
+        )
+    return (
+        Fused(network, bf16=name == "fused-bfloat16")
+        if TRITON_AVAILABLE
+        else Dense(network, "cuda")
+    )
+
+
+def _fitting(
+    network: SpikingNetwork | ModuleMembers, density: float, on_gpu: bool
+) -> tuple[str, str]:
+    """The name of the engine that fits, and why."""
+    if isinstance(network, ModuleMembers):
+        return "dense", "the other engines do not know own modules"
+    if on_gpu:
+        return "fused", "there is a GPU"
+    kind = type(network.config)
+    if kind not in (FullyConnected, Convolutional):
+        return "dense", f"the event-driven engine does not know {kind.__name__}"
+    if find_spec("numba") is None:
+        return "dense", "numba, which the event-driven engine needs, is not installed"
+    if density >= DENSE_FROM:
+        return "dense", f"{density:.0%} of the inputs are active in a step"
+    return "event-driven", "there is no GPU in use and the inputs are sparse"
+
+
+def lightest_engine(
+    network: SpikingNetwork, calibrated: CalibratedRule, inputs: ArrayLike | Events
+) -> Engine:
+    """The event-driven engine with the lightest weights (int8, bfloat16, float32) whose decisions
+    on these inputs are those of float32.
+
+    Give inputs of the tuning split and a rule that was calibrated on some of them; another rule is
+    refused. Then score, calibrate and decide with the engine that is returned, on other rows:
+    calibration rows must not choose the engine.
+    """
+    full = choose_engine(network, "event-driven")
+    _check_tuning_rows(full, calibrated, inputs)
+    options = RunOptions(any_engine=True)
+    reference = decide_early(full, calibrated, inputs, options).decisions
+    for precision in LIGHT_PRECISIONS:
+        engine = choose_engine(network, f"event-driven-{precision}")
+        decisions = decide_early(engine, calibrated, inputs, options).decisions
+        if np.array_equal(decisions.stop_index, reference.stop_index) and np.array_equal(
+            decisions.sets, reference.sets
+        ):
+            return engine
+    return full
+
+
+def _check_tuning_rows(
+    engine: Engine, calibrated: CalibratedRule, inputs: ArrayLike | Events
+) -> None:
+    """Refuse a rule that was calibrated on rows that are not among the inputs, by their ids or
+    else by their scores.
+    """
+    rows = calibrated.rows
+    if rows is None:
+        raise InputError(
+            "the rule does not say which rows it was calibrated on: calibrate it again, on rows of "
+            "the tuning split."
+        )
+    if rows.ids is not None and rows.id_kind == "hash":
+        known = np.isin(rows.ids, input_ids(inputs))
+    else:
+        columns = [int(time) - 1 for time in calibrated.checkpoints]
+        known = rows.are_among(
+            ScoredRows(
+                score(engine, inputs, options=RunOptions(steps=columns[-1] + 1)).log_confidence,
+                columns,
+            )
+        )
+    if not known.all():
+        raise InputError(
+            f"{np.sum(~known)} of the {len(known)} rows that the rule was calibrated on are not "
+            "among these inputs: give the inputs of the tuning split, and a rule that was "
+            "calibrated on some of them."
+        )

@@ -18,6 +18,7 @@ the threshold, one alarm a recording (or with `people=`). The same recordings fo
 it.
 """
 
+import re
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -46,14 +47,11 @@ from agreestop.decide.calibrated import (
 )
 from agreestop.decide.confidence import log_confidence, log_softmax
 from agreestop.decide.decisions import Decision
+from agreestop.decide.leakage import people_in_common
 from agreestop.decide.scores import Scores
-from agreestop.decide.spotting import (
-    CalibratedSpotter,
-    Detection,
-    Recordings,
-    check_clock,
-    hash_of,
-)
+from agreestop.decide.spotting import CalibratedSpotter, Detection, Recordings
+from agreestop.decide.spotting.recordings import hash_of
+from agreestop.decide.spotting.spotter import check_clock
 
 from .early_stopping import DEFAULTS, RunOptions, check_rule, checkpoint_steps
 from .protocol import Engine
@@ -80,6 +78,18 @@ def event_columns(event: Event, names: Sequence[str] | None, classes: int) -> li
             "once."
         )
     return found
+
+
+def event_of(spotter: CalibratedSpotter) -> list[int]:
+    """The classes of the event that a spotter listens for, as its scores named them."""
+    said = re.search(r"event=(\d+(?:,\d+)*)", spotter.heard)
+    if said is None:
+        raise InputError(
+            "event is missing, and the spotter was calibrated on scores that do not name one: give "
+            "event=, the class (a number or a name) whose log-odds it watches, or calibrate it on "
+            "what listen returns."
+        )
+    return [int(one) for one in said[1].split(",")]
 
 
 def log_odds(evidence: NDArray[Any], columns: Sequence[int]) -> Floats:
@@ -270,7 +280,7 @@ class WatchSession:
         spotter: CalibratedSpotter,
         calibrated: CalibratedRule,
         window: int,
-        event: Event,
+        event: Event | None = None,
         names: tuple[str, ...] | None = None,
         options: RunOptions = DEFAULTS,
         skip: int = 0,
@@ -299,7 +309,8 @@ class WatchSession:
             )
         _check_recordings(spotter, calibrated)
         _check_people(spotter, calibrated)
-        self._columns = event_columns(event, names or calibrated.class_names, engine.classes)
+        wanted = event_of(spotter) if event is None else event
+        self._columns = event_columns(wanted, names or calibrated.class_names, engine.classes)
         self._window = as_count(window, "window")
         known = spotter.engine, spotter.ensemble_digest
         allowed = options.any_engine, options.any_members
@@ -450,7 +461,7 @@ def _check_people(spotter: CalibratedSpotter, calibrated: CalibratedRule) -> Non
     ours, theirs = spotter.known_people, calibrated.known_people
     if ours is None or theirs is None:
         return
-    if used := len(np.intersect1d(ours, theirs)):
+    if used := people_in_common(ours, theirs):
         raise InputError(
             f"{used} of the people whose recordings set the spotter's threshold calibrated the "
             "rule too, and their recordings depend on each other: calibrate the rule on other "

@@ -39,11 +39,10 @@ from agreestop.common import (
     warn_of_time_last,
 )
 from agreestop.decide.leakage import TrainingRows
-from agreestop.engines.choice import choose_engine
-from agreestop.engines.inputs import check_device
+from agreestop.engines.inputs import check_device, check_shape
 from agreestop.engines.protocol import Engine
-from agreestop.engines.runner import Runner
-from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, input_ids
+from agreestop.engines.runner import Runner, choose_engine
+from agreestop.events.container import Events, Inputs, as_inputs, dense_rows, density_of, input_ids
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, ResNet18, SpikingNetwork
 from agreestop.networks.digests import Runnable, network_settings
 from agreestop.networks.modules import ModuleMembers
@@ -301,7 +300,7 @@ class Ensemble(Runner):
             finally:  # modules that were given are used again even if training was interrupted
                 model.to("cpu").eval()
         self._keep(made)
-        self.history, self.class_names, self._density = tuple(history), names, _density(inputs)
+        self.history, self.class_names, self._density = tuple(history), names, density_of(inputs)
         # modules of a list are trained further
         before = self.training_rows if self._modules is not None else None
         self.training_rows = _remember(inputs).also(before) if remember_rows else None
@@ -362,9 +361,10 @@ class Ensemble(Runner):
         network = self.network
         self._check_inputs(inputs, steps)
         if self._density is None:
-            self._density = _density(inputs)
+            self._density = density_of(inputs)
         if network.input_shape is None:
             network.input_shape = tuple(inputs.shape[2:])
+        check_shape(inputs.shape, network.input_shape)
         return self.current_engine()
 
     def _check_inputs(self, inputs: Inputs, steps: int | None) -> None:
@@ -406,15 +406,6 @@ def _remember(inputs: Inputs) -> TrainingRows:
     ids = input_ids(inputs, as_float32=True)
     empty = input_ids(np.zeros((1, *inputs.shape[1:]), bool))
     return TrainingRows.of(ids[ids != empty])
-
-
-def _density(inputs: Inputs) -> float:
-    """The share of inputs that are not zero."""
-    return (
-        inputs.density
-        if isinstance(inputs, Events)
-        else float(np.count_nonzero(inputs) / inputs.size)
-    )
 
 
 @final

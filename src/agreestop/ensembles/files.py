@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from agreestop.common import InputError, atomic_writer, open_file
+from agreestop.decide.rule_files import MAGIC
 from agreestop.networks import Surrogate
 from agreestop.networks.architectures import ARCHITECTURES, Architecture, SpikingNetwork
 from agreestop.networks.digests import digest_of, network_settings
@@ -100,6 +101,12 @@ def read_tensors(
                 f"{path} is an .npz file, as scores and inputs are, and holds no members: give the "
                 "file that training wrote."
             ) from None
+        with open_file(path) as stream:
+            if stream.read(len(MAGIC)) == MAGIC.encode():
+                raise UnusableFile(
+                    f"{path} is a rule file and holds no members: give the file that training "
+                    "wrote."
+                ) from None
         raise UnusableFile(f"{path} is damaged or is no agreestop file: {advice}.") from None
     if header.get("kind") not in kinds:
         wanted = " or ".join(repr(kind) for kind in kinds)

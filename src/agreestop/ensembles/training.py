@@ -36,7 +36,7 @@ from agreestop.common import (
     no_progress,
 )
 from agreestop.common.errors import visible
-from agreestop.engines.devices import upload
+from agreestop.engines.devices import torch_dtype, upload
 from agreestop.engines.inputs import check_device
 from agreestop.events.container import Events, Inputs, dense_rows, input_ids
 from agreestop.networks.architectures import SpikingNetwork
@@ -303,9 +303,7 @@ def upload_in_parts(inputs: Events, device: torch.device) -> Tensor:
         upload(inputs.rows(slice(start, start + together)).to_dense(), device)
         for start in range(0, len(inputs), together)
     )
-    whole = torch.empty(
-        inputs.shape, dtype=torch.from_numpy(np.empty(0, inputs.dtype)).dtype, device=device
-    )
+    whole = torch.empty(inputs.shape, dtype=torch_dtype(inputs.dtype), device=device)
     for number, part in enumerate(parts):
         whole[number * together : number * together + len(part)] = part
     return whole

@@ -97,6 +97,15 @@ class Events:
         return self
 
     @classmethod
+    def _of(cls, *values: Any) -> Self:
+        """Of fields that are known to fit together."""
+        return object.__new__(cls)._set(*values)
+
+    def _with(self, indices: NDArray[Any], pointers: Any, values: NDArray[Any] | None) -> Self:
+        """The same shape, labels and classes with other events."""
+        return self._of(indices, pointers, values, self.shape, self.labels, self.classes)
+
+    @classmethod
     def from_dense(
         cls,
         x: "ArrayLike | Events",
@@ -110,9 +119,7 @@ class Events:
         array = as_inputs(x)
         if isinstance(array, Events):
             named = as_labels_and_classes(labels, classes, len(array))
-            return object.__new__(cls)._set(
-                array.indices, array.pointers, array.values, array.shape, *named
-            )
+            return cls._of(array.indices, array.pointers, array.values, array.shape, *named)
         return cls.from_blocks(
             lambda rows: in_memory(array[rows]), array.shape, array.dtype, labels, classes
         )
@@ -148,8 +155,7 @@ class Events:
             indices[first : first + len(found)] = found % cells
             if values is not None:
                 values[first : first + len(found)] = block[found]
-        made = object.__new__(cls)
-        return made._set(
+        return cls._of(
             indices,
             by_row(pointers, shape),
             values,
@@ -176,9 +182,8 @@ class Events:
         )
         values = join_parts([part.values for part in compact])
         shape = (len(pointers), *parts[0].shape[1:])
-        return object.__new__(cls)._set(
-            np.concatenate([part.indices for part in compact]), pointers, values, shape, None, None
-        )
+        indices = np.concatenate([part.indices for part in compact])
+        return cls._of(indices, pointers, values, shape, None, None)
 
     def to_dense(self) -> NDArray[Any]:
         """The array (n, T, ...), with the dtype that `from_dense` was given."""
@@ -210,16 +215,9 @@ class Events:
         rows = index if isinstance(index, slice) else as_rows(index, len(self))
         check_unchanged(self.indices)
         pointers = self.pointers[rows]
-        labels = None if self.labels is None else self.labels[rows]
-        made = object.__new__(type(self))
-        return made._set(
-            self.indices,
-            pointers,
-            self.values,
-            (len(pointers), *self.shape[1:]),
-            labels,
-            self.classes,
-        )
+        labels, shape = None if self.labels is None else self.labels[rows], self.shape[1:]
+        selected = self.indices, pointers, self.values, (len(pointers), *shape)
+        return self._of(*selected, labels, self.classes)
 
     def first_steps(self, lengths: Integers) -> Self:
         """The same inputs, of which only the first steps (n,) have events; the events
@@ -227,10 +225,7 @@ class Events:
         """
         check_unchanged(self.indices)
         ends = self.pointers[np.arange(len(self)), lengths]
-        pointers = np.minimum(self.pointers, ends[:, None])
-        return object.__new__(type(self))._set(
-            self.indices, pointers, self.values, self.shape, self.labels, self.classes
-        )
+        return self._with(self.indices, np.minimum(self.pointers, ends[:, None]), self.values)
 
     def compact(self) -> Self:
         """The same inputs with their events, and no others, one after the other in memory; views
@@ -252,20 +247,15 @@ class Events:
             taken = [slice(*ends) for ends in zip(first.tolist(), last.tolist(), strict=True)]
         moved = in_memory(pointers) + (ends - last)[:, None]
         values = None if self.values is None else _take(self.values, taken)
-        return object.__new__(type(self))._set(
-            _take(self.indices, taken), moved, values, self.shape, self.labels, self.classes
-        )
+        return self._with(_take(self.indices, taken), moved, values)
 
     def in_memory(self) -> Self:
         """The same as `compact`; what is mapped is read from the file, whose later fate does
         not matter then.
         """
         part = self.compact()
-        read = (
-            None if array is None else in_memory(array)
-            for array in (part.indices, part.pointers, part.values)
-        )
-        return object.__new__(type(self))._set(*read, part.shape, part.labels, part.classes)
+        values = None if part.values is None else in_memory(part.values)
+        return part._with(in_memory(part.indices), in_memory(part.pointers), values)
 
     def astype(self, dtype: Any) -> Self:
         """The same inputs as numbers of another dtype. Values that become 0 are left out."""
@@ -286,9 +276,7 @@ class Events:
                 self.labels,
                 self.classes,
             )
-        return object.__new__(type(self))._set(
-            part.indices, part.pointers, values, self.shape, self.labels, self.classes
-        )
+        return part._with(part.indices, part.pointers, values)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the file that `load` reads and memory-maps (its format:
@@ -404,6 +392,13 @@ def as_inputs(x: ArrayLike | Events) -> Inputs:
 def input_shape(x: ArrayLike | Events) -> tuple[int, ...]:
     """(n, T, ...) of inputs, dense or sparse."""
     return tuple(as_inputs(x).shape)
+
+
+def density_of(inputs: Inputs) -> float:
+    """The share of cells that are not zero, over all inputs and steps."""
+    if isinstance(inputs, Events):
+        return inputs.density
+    return float(np.count_nonzero(inputs) / max(1, inputs.size))
 
 
 def dense_rows(x: ArrayLike | Events, index: RowIndex) -> NDArray[Any]:
@@ -535,7 +530,7 @@ def as_labels_and_classes(
         raise InputError(f"classes is {classes!r}: give a list of names, one for each class.")
     names = None if classes is None else as_names(classes, "classes")
     return None if labels is None else as_labels(
-        labels, n, NO_NAMES if names is None else len(names)
+        labels, n, NO_NAMES if names is None else len(names), names
     ), names
 
 

@@ -22,11 +22,11 @@ from agreestop.common import (
     Integers,
     ProgressCallback,
     as_labels,
-    is_integer,
     no_progress,
 )
+from agreestop.common.arrays import are_sizes
 
-from .container import Events, Inputs, RowIndex, as_inputs
+from .container import Events, Inputs, RowIndex, as_inputs, density_of
 
 NUMBERS = (np.bool_, np.uint8, np.float32)
 PARTS = ("training", "tuning", "pool")
@@ -82,7 +82,15 @@ class EventData:
                 "step, held for at least one."
             )
         object.__setattr__(self, "inputs", inputs)
-        object.__setattr__(self, "labels", as_labels(self.labels, len(inputs), len(self.classes)))
+        labels = as_labels(self.labels, len(inputs), len(self.classes), self.classes)
+        object.__setattr__(self, "labels", labels)
+
+    def __repr__(self) -> str:
+        shape, made = self.inputs.shape, "simulated" if self.simulated else "recorded"
+        return (
+            f"EventData({self.name!r}, {shape[0]} inputs {tuple(shape[1:])}, "
+            f"{len(self.classes)} classes, {made})"
+        )
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -95,9 +103,7 @@ class EventData:
     @property
     def density(self) -> float:
         """The share of cells that are not zero, over all inputs and steps."""
-        if isinstance(self.inputs, Events):
-            return self.inputs.density
-        return float(np.count_nonzero(self.inputs) / max(1, self.inputs.size))
+        return density_of(self.inputs)
 
     @property
     def steps(self) -> int:
@@ -229,11 +235,7 @@ def class_numbers(labels: Integers) -> tuple[str, ...]:
 
 def as_sizes(sizes: Sequence[int]) -> Sizes:
     """How many inputs training, tuning and the pool have: three integers of at least 1."""
-    if (
-        not isinstance(sizes, (tuple, list))
-        or len(sizes) != 3
-        or not all(is_integer(size) and size >= 1 for size in sizes)
-    ):
+    if not are_sizes(sizes, 3):
         raise InputError(
             f"sizes is {sizes!r}: give how many inputs training, tuning and the pool have, for "
             "example (700, 100, 200)."

@@ -28,18 +28,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from agreestop.adapters.engine import AdaptedEngine
-from agreestop.common import Floats, InputError, atomic_writer, make_folder
+from agreestop.common import InputError, atomic_writer, make_folder
 from agreestop.common.errors import visible
 from agreestop.decide.calibrated import CalibratedRule
-from agreestop.decide.decisions import Decisions
-from agreestop.decide.rule import read_evidence
-from agreestop.decide.scores import Scores
-from agreestop.engines.early_stopping import BATCH_SIZE, check_rule, checkpoint_steps
+from agreestop.engines.early_stopping import check_rule, checkpoint_steps
 from agreestop.engines.side_by_side import SideBySide
 from agreestop.ensembles.ensemble import Ensemble
-from agreestop.events.container import Events, as_inputs
+from agreestop.events.container import Events
 
 from .c_text import flash_of, model_text, ram_of, rule_text, sizes_of
+from .checks import NearTies, as_events, check_decisions, score_in_batches
 from .members import LARGEST, Members, check_exportable, exported_members
 from .rules import ExportedRule, exported_rule
 
@@ -49,7 +47,7 @@ WATCH = ("watch.h", "watch.c", "replay.h", "watch_replay.c", "Makefile")
 SPOTTER = ("spotter.h", "spotter.c")
 DATA = ("model.c", "rule_data.h", "spotter_data.h", "inputs.bin", "expected.csv", "sizes.h")
 WRITTEN = tuple(dict.fromkeys((*NETWORK, *RUN, *WATCH, *SPOTTER, *DATA)))
-TIED = 1e-11  # that of rule.c
+MARKS = "agreestop.h", "answer.h", "spotter_data.h"  # of every export, by which it is recognised
 INPUTS_FORMAT = 1
 # names of precisions, by the type in which weights are stored
 WEIGHTS = {"float32": "float32", "uint16": "bfloat16", "int8": "int8"}
@@ -147,7 +145,7 @@ class ExportedParts:
         return sources_of((*NETWORK, *sources)) | {name: one.encode() for name, one in text.items()}
 
     def made(
-        self, contents: dict[str, bytes], names: Sequence[str], check: "NearTies", ram: int
+        self, contents: dict[str, bytes], names: Sequence[str], check: NearTies, ram: int
     ) -> CExport:
         """What was written; ram: static memory besides that of the rule."""
         words = sum(len(name.encode()) + 5 for name in names)
@@ -174,7 +172,7 @@ def export_parts(
     check_folder(path)
     check_rule(rule, engine, ensemble.options(any_engine=any_engine, any_members=any_members))
     known = exported_rule(rule)
-    members = exported_members(engine, int(known.members[-1]))
+    members = exported_members(ensemble, engine, int(known.members[-1]))
     steps = int(checkpoint_steps(rule, engine, None)[-1])
     if steps > LARGEST:
         raise InputError(
@@ -202,9 +200,7 @@ def check_folder(folder: Path) -> None:
     if folder.exists():
         make_folder(folder)  # a file in its place is refused
     taken = [name for name in WRITTEN if (folder / name).exists()]
-    if taken and not any(
-        (folder / name).exists() for name in ("agreestop.h", "answer.h", "spotter_data.h")
-    ):
+    if taken and not any((folder / name).exists() for name in MARKS):
         raise InputError(
             f"{folder} holds a {taken[0]} that is not of an export, which would be replaced: "
             "choose another folder."
@@ -221,21 +217,36 @@ def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
 
 
 def write_export(folder: Path, contents: dict[str, bytes]) -> None:
-    """Write the files, and remove those of an earlier export. sizes.h is written last.
+    """Write the files, and remove those of an earlier export. sizes.h is removed first and written
+    last.
 
-    Until it is there nothing compiles, so an interrupted export cannot be mixed up.
+    Until it is there nothing compiles, so an interrupted export cannot be mixed up. At any moment
+    one of `MARKS` is there, so it can be done again.
     """
     make_folder(folder)
-    for name in ("sizes.h", *(one for one in WRITTEN if one not in contents)):
-        try:
-            (folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"cannot replace {folder / name}: {error.strerror}; choose another folder."
-            ) from None
-    for name, content in sorted(contents.items(), key=lambda one: one[0] == "sizes.h"):
+    _remove(folder, "sizes.h")
+    for name in sorted(contents, key=lambda one: (one == "sizes.h", one not in MARKS)):
+        if name == "sizes.h":
+            _remove_others(folder, contents)
         with atomic_writer(folder / name) as stream:
-            stream.write(content)
+            stream.write(contents[name])
+    _remove_others(folder, contents)
+
+
+def _remove_others(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Remove the files of another export."""
+    for name in WRITTEN:
+        if name not in contents:
+            _remove(folder, name)
+
+
+def _remove(folder: Path, name: str) -> None:
+    try:
+        (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot replace {folder / name}: {error.strerror}; choose another folder."
+        ) from None
 
 
 def defines(guard: str, values: Mapping[str, int | str]) -> str:
@@ -243,44 +254,6 @@ def defines(guard: str, values: Mapping[str, int | str]) -> str:
     lines = [f"#define {name} {value}\n" for name, value in values.items()]
     head = f"/* Written by agreestop export. */\n#ifndef {guard}\n#define {guard}\n\n"
     return f"{head}{''.join(lines)}\n#endif\n"
-
-
-# ---- inputs to check with
-
-
-@dataclass(frozen=True)
-class NearTies:
-    """How near decisions came to others, as in `CExport`."""
-
-    inputs: int = 0
-    nearest: float | None = None
-    ties: int = 0
-    rounded: int = 0
-
-
-def as_events(inputs: ArrayLike | Events, shape: tuple[int, ...], steps: int) -> Events:
-    """The inputs as events.
-
-    Those that are not as long as the rule, or that hold other values than 0 and 1, are refused.
-    """
-    given = as_inputs(inputs)
-    events = given if isinstance(given, Events) else Events.from_dense(given)
-    if (
-        events.shape[2:] != shape
-        or len(events) < 1
-        or events.shape[1] not in (1, *range(steps, events.shape[1] + 1))
-    ):
-        raise InputError(
-            f"the inputs have shape {events.shape}: at least one input of shape {shape} at each of "
-            f"{steps} or more steps, or an image of that shape is needed."
-        )
-    compact = events.compact()
-    if compact.values is not None and not (compact.values == 1).all():
-        raise InputError(
-            "the inputs hold values other than 0 and 1, and exported code takes events: threshold "
-            "them, and train on the result."
-        )
-    return compact
 
 
 def _inputs_file(events: Events, steps: int) -> bytes:
@@ -294,64 +267,3 @@ def _inputs_file(events: Events, steps: int) -> bytes:
         parts.append(np.diff(pointers).astype("<u4").tobytes())
         parts.append(events.indices[pointers[0] : pointers[-1]].astype("<u2").tobytes())
     return b"".join(parts)
-
-
-def score_in_batches(
-    ensemble: Ensemble | AdaptedEngine, events: Events, steps: int
-) -> list[Scores]:
-    """The scores of the inputs; an image is held for `steps` steps."""
-    held = steps if events.shape[1] == 1 else None
-    firsts = range(0, len(events), BATCH_SIZE)
-    return [
-        ensemble.score(events.rows(slice(first, first + BATCH_SIZE)), steps=held)
-        for first in firsts
-    ]
-
-
-def check_decisions(
-    rule: CalibratedRule, known: ExportedRule, batches: Sequence[Scores]
-) -> tuple[Decisions, NearTies]:
-    """The decisions of Python, and how near they came to others."""
-    parts, near, ties, rounded = [], np.inf, 0, 0
-    for scores in batches:
-        parts.append(rule.decide(scores, any_engine=True, any_members=True))
-        for index, time in enumerate(known.times):
-            running = parts[-1].stop_index >= index
-            evidence = read_evidence(
-                rule.rule, index, np.ascontiguousarray(scores.log_confidence[running, time - 1])
-            )
-            values = evidence.values if evidence.log_risk is None else evidence.log_risk[:, None]
-            distance, *found = _distances(known, index, values)
-            near, ties, rounded = min(near, distance), ties + found[0], rounded + found[1]
-    stops, sets = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("stop_index", "sets")
-    )
-    decisions = Decisions(stops, sets, rule.checkpoints)
-    return decisions, NearTies(len(decisions), float(near), ties, rounded)
-
-
-def _distances(known: ExportedRule, index: int, values: Floats) -> tuple[float, int, int]:
-    """The smallest distance of values (b, columns) to the thresholds of a look, ties left out,
-    the number of ties, and of rounded ones.
-    """
-    rows = (
-        known.thresholds
-        if known.blocks is not None
-        else known.thresholds[[index if len(known.thresholds) > 1 else 0]]
-    )
-    if known.policy == "AG_CONFIDENCE":
-        values = values.max(axis=1, keepdims=True)
-    if known.blocks is not None:
-        rows = np.append(rows, [[known.slack]], axis=0)
-    limits = rows[:, None, :]  # (blocks, 1, columns)
-    gaps = np.where(
-        np.isfinite(limits) & np.isfinite(values),
-        np.abs(values - np.where(np.isfinite(limits), limits, 0)),
-        np.inf,
-    )
-    tied = gaps <= TIED * (1 + np.abs(np.where(np.isfinite(limits), limits, 0)))
-    return (
-        float(np.where(tied, np.inf, gaps).min(initial=np.inf)),
-        int(np.count_nonzero(tied)),
-        int(np.count_nonzero(tied & (gaps > 0))),
-    )

@@ -1,12 +1,13 @@
 """The members of an ensemble in plain arrays, layer by layer, for C and for the page.
 
-The numbers are those of the event-driven engine as it stores them. In a weight row stand the
-outputs of one member and nothing else, so that they fill flash without gaps and a member that joins
-late is one block.
+The numbers are those that the event-driven engine stores. In a weight row stand the outputs of one
+member and nothing else, so that they fill flash without gaps and a member that joins late is one
+block.
 """
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,8 +15,14 @@ from numpy.typing import NDArray
 
 from agreestop.adapters.engine import AdaptedEngine
 from agreestop.common import InputError
+from agreestop.engines.event_driven.chains import plan_chain
 from agreestop.engines.event_driven.engine import EventDriven
-from agreestop.engines.event_driven.layout import FlatNetwork, load_kernels
+from agreestop.engines.event_driven.layout import (
+    LayerPlan,
+    load_kernels,
+    plan_network,
+    stored_weights,
+)
 from agreestop.engines.protocol import Engine
 from agreestop.engines.side_by_side import SideBySide
 from agreestop.ensembles.ensemble import Ensemble
@@ -86,8 +93,12 @@ def check_exportable(ensemble: Ensemble | AdaptedEngine) -> None:
         raise InputError(OWN_MODULES)
 
 
-def exported_members(engine: Engine, members: int) -> Members:
-    """The first `members` members of an engine. One that is not event-driven is refused."""
+def exported_members(ensemble: Ensemble | AdaptedEngine, engine: Engine, members: int) -> Members:
+    """The first `members` members of an ensemble, in the numbers of its engine. One that is not
+    event-driven is refused.
+    """
+    network: Any = ensemble.network
+    networks: list[Any] = list(network.each) if isinstance(network, ModuleMembers) else [network]
     engines = engine.engines if isinstance(engine, SideBySide) else [engine]
     found: Members = []
     for part in engines:
@@ -100,18 +111,13 @@ def exported_members(engine: Engine, members: int) -> Members:
                 f"the members run on the {engine.name} engine, and exported code computes what the "
                 f"event-driven one does: {advice}."
             )
-        network = part.network
-        found += [
-            [_layer(network, layer, member) for layer in network.layers]
-            for member in range(network.members)
-        ]
-    largest = max(
-        value
-        for layers in found
-        for layer in layers
-        for value in (layer.neurons, *layer.geometry.values())
-    )
-    largest = max(largest, math.prod(engines[0].input_shape))  # type: ignore[attr-defined]
+        precision = part.precision
+    for one in networks:
+        plans = plan_chain(one) if isinstance(one, GraphNetwork) else plan_network(one)
+        layers = [_of_each_member(plan, precision) for plan in plans]
+        found += map(list, zip(*layers, strict=True))
+    sizes = ((layer.neurons, *layer.geometry.values()) for layer in chain.from_iterable(found))
+    largest = max(math.prod(network.input_shape), *chain.from_iterable(sizes))
     if largest > LARGEST:
         raise InputError(
             f"the network has {largest:,} inputs, neurons or weight rows in a layer, and exports "
@@ -120,9 +126,17 @@ def exported_members(engine: Engine, members: int) -> Members:
     return found[:members]
 
 
-def _layer(network: FlatNetwork, record: Any, member: int) -> ExportedLayer:
-    weights, (scale, bias, *others) = network.numbers_of(record, member)
-    srm = record["neuron"] == load_kernels().SRM
-    constants = np.array(others)[:, 0] if srm else np.array(others)
-    geometry = {name: int(record[name]) for name in GEOMETRY}
-    return ExportedLayer(weights, scale, bias, constants, geometry)
+def _of_each_member(plan: LayerPlan, precision: str) -> list[ExportedLayer]:
+    """A layer of every member, with weights as the engine stores them."""
+    weights, unit = stored_weights(plan.weight, precision)
+    shared = plan.neuron == load_kernels().SRM  # constants of all neurons
+    return [
+        ExportedLayer(
+            weights[member],
+            scale * unit[member],
+            bias,
+            np.array(others)[:, 0] if shared else np.array(others),
+            plan.geometry,
+        )
+        for member, (scale, bias, *others) in enumerate(plan.constants)
+    ]

@@ -37,7 +37,7 @@ from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events
 from agreestop.events.datasets.moving_digits import DIGITS, MNIST, SENSOR
 
-from .c_files import as_events, check_decisions, score_in_batches
+from .checks import as_events, check_decisions, score_in_batches
 from .members import ExportedLayer, check_exportable, exported_members
 from .rules import ExportedRule, exported_rule
 
@@ -119,7 +119,7 @@ def to_page(
                 "its own calibration."
             )
     known = [exported_rule(rule) for rule in everyone]
-    members = exported_members(engine, max(int(rule.members[-1]) for rule in known))
+    members = exported_members(ensemble, engine, max(int(rule.members[-1]) for rule in known))
     if any(
         layer.convolves or layer.geometry["neuron"] or layer.geometry["recurrent"]
         for layers in members

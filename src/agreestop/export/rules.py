@@ -6,39 +6,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agreestop.common import Floats, InputError, Integers
+from agreestop.common import InputError, Integers
 from agreestop.decide.calibrated import CalibratedRule
+from agreestop.decide.rule import PlainRule
+
+KINDS = {
+    "risk": "AG_RISK",
+    "checkpoints": "AG_CHECKPOINTS",
+    "running": "AG_RUNNING",
+    "stopping": "AG_STOPPING",
+    "confidence": "AG_CONFIDENCE",
+}
+"""What `rule.c` and `rule.js` call the kinds of plain rules."""
 
 
-@dataclass(frozen=True, eq=False)
-class ExportedRule:
-    """What `rule.c` knows of a rule.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ExportedRule(PlainRule):
+    """What `rule.c` knows of a rule: its plain numbers, and
 
-    policy         one of POLICIES
     times, members (M,) the looks
-    exponent       r of the generalised mean over members
-    temperatures   (M,), or None
-    offsets        (M,) what is taken from every score or risk; -∞: nothing stops at this look
-    thresholds     (rows, columns): a row for each look or block, a column for each class,
-                   or one for all
-    blocks, slack  of a gate: (M,) the block of an input whose gate opens at a look; None
-                   without a gate
+    fill           whether sets are filled up to max_set_size; log_trim is 0 then
     """
 
-    policy: str
     times: Integers
     members: Integers
     max_set_size: int
-    exponent: float
-    temperatures: Floats | None
-    offsets: Floats
-    thresholds: Floats
-    fixed_time: bool = False
-    fill: bool = False
-    log_trim: float = 0.0
-    final: bool = False
-    blocks: Integers | None = None
-    slack: float = 0.0
+    fill: bool
+
+    @property
+    def policy(self) -> str:
+        """One of POLICIES."""
+        return KINDS[self.kind]
 
     @property
     def history(self) -> int:
@@ -67,17 +65,6 @@ class ExportedRule:
         return 8 * (3 * members + classes) + own + classes + 16
 
 
-KINDS = {
-    "risk": "AG_RISK",
-    "checkpoints": "AG_CHECKPOINTS",
-    "running": "AG_RUNNING",
-    "stopping": "AG_STOPPING",
-    "confidence": "AG_CONFIDENCE",
-}
-
-"""What `rule.c` and `rule.js` call the kinds of plain rules."""
-
-
 def exported_rule(calibrated: CalibratedRule) -> ExportedRule:
     """The rule for C. One that C does not know is refused with the reason."""
     given = calibrated.checkpoints
@@ -86,21 +73,12 @@ def exported_rule(calibrated: CalibratedRule) -> ExportedRule:
             "the rule has groups, and exported code does not know the group of an input: calibrate "
             "a rule for each group."
         )
-    plain = calibrated.rule.plain(calibrated.policy)
-    fill = plain.log_trim == -np.inf
+    plain = vars(calibrated.rule.plain(calibrated.policy))
+    fill = plain["log_trim"] == -np.inf
     return ExportedRule(
-        KINDS[plain.kind],
-        np.array(given, np.int64),
-        np.array(calibrated.judged_members, np.int64),
-        min(calibrated.rule.max_set_size, calibrated.classes),
-        plain.exponent,
-        plain.temperatures,
-        plain.offsets,
-        plain.thresholds,
-        plain.fixed_time,
-        fill,
-        0.0 if fill else plain.log_trim,
-        plain.final,
-        plain.blocks,
-        plain.slack,
+        **plain | ({"log_trim": 0.0} if fill else {}),
+        times=np.array(given, np.int64),
+        members=np.array(calibrated.judged_members, np.int64),
+        max_set_size=min(calibrated.rule.max_set_size, calibrated.classes),
+        fill=fill,
     )

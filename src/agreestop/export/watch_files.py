@@ -24,19 +24,16 @@ from agreestop.common import Booleans, InputError, as_array
 from agreestop.decide.calibrated import CalibratedRule, check_calibrated
 from agreestop.decide.decisions import Decision
 from agreestop.decide.spotting import CalibratedSpotter
-from agreestop.engines.watching import Event, Heard, event_columns
+from agreestop.engines.watching import Event, Heard, event_columns, event_of
 from agreestop.ensembles.ensemble import Ensemble
 from agreestop.events.container import Events
 
 from .c_files import (
     INPUTS_FORMAT,
     SPOTTER,
-    TIED,
     WATCH,
     CExport,
     ExportedParts,
-    NearTies,
-    check_decisions,
     check_folder,
     csv_bytes,
     defines,
@@ -45,6 +42,7 @@ from .c_files import (
     write_export,
 )
 from .c_text import c_double, watch_ram_of
+from .checks import TIED, NearTies, check_decisions
 from .members import LARGEST
 
 LONGEST_REST = 2**32 - 1
@@ -81,7 +79,7 @@ def watch_to_c(
     recordings: Sequence[ArrayLike] | Events | None = None,
     *,
     window: int,
-    event: Event,
+    event: Event | None = None,
     skip: int = 0,
     any_engine: bool = False,
     any_members: bool = False,
@@ -89,9 +87,11 @@ def watch_to_c(
     """Write C99 sources of `ensemble.watch(spotter, rule, window=window, event=event, skip=skip)`.
 
     ensemble, any_engine and any_members are as for `to_c`. recordings: arrays (T_i, ...) of zeros
-    and ones, for `make check`, which compares each detection and each decision with Python.
+    and ones, for `make check`, which compares each detection and each decision with Python. event:
+    by default the event of the scores that the spotter was calibrated on.
     """
     exported = export_parts(rule, ensemble, folder, any_engine, any_members)
+    event = event_of(spotter) if event is None else event
     how: Any = {"window": window, "event": event}
     allowed: Any = {"any_engine": any_engine, "any_members": any_members, "skip": skip}
     # refuses what does not fit together

@@ -213,7 +213,7 @@ def _call(member: Step, index: int, frame: Tensor, state: Any) -> Any:
             raise
         needed = (
             "it must take (x_t, state), one step of a batch and None at first, and return (output, "
-            "state)"
+            "state); for other modules give from_module(modules, step=) a function that does"
         )
         if "dtype" in said:
             needed = (
@@ -318,8 +318,8 @@ class ModuleMembers(nn.Module):
         given = list(modules) if isinstance(modules, (Sequence, nn.ModuleList)) else []
         if not given or not all(isinstance(module, nn.Module) for module in given):
             raise InputError(
-                "modules is not a list of torch modules: give one torch.nn.Module for each member, "
-                "at least one."
+                f"modules is not a list of torch modules (it is a {type(modules).__name__}): give "
+                "one torch.nn.Module for each member, at least one, such as [module]."
             )
         if len({id(module) for module in modules}) < len(modules):
             raise InputError(

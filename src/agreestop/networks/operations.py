@@ -12,11 +12,13 @@ computes it. Kernels are imported on first use, since that compiles loops or loa
 """
 
 import warnings
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from agreestop.common import InputError
+from agreestop.common.errors import install_extra
 from agreestop.kernels import TRITON_AVAILABLE
 from agreestop.kernels.cpu.numba_runtime import numba_available
 from agreestop.kernels.srm import Constants, Norm, SRMState, Surrogate
@@ -24,7 +26,21 @@ from agreestop.kernels.srm import Constants, Norm, SRMState, Surrogate
 
 def _on_cpu(x: Tensor) -> bool:
     """Whether there are compiled loops for values like these."""
-    return x.device.type == "cpu" and x.dtype == torch.float32 and numba_available()
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return False
+    if not numba_available():
+        _warn_of_slow_steps()
+    return numba_available()
+
+
+@cache
+def _warn_of_slow_steps() -> None:
+    """Say once that nothing is compiled."""
+    warnings.warn(
+        "numba is not installed, or cannot compile here, so spiking layers run step by step in "
+        f"PyTorch: {install_extra('engines')} to compile them.",
+        stacklevel=4,
+    )
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor | None:

@@ -193,9 +193,7 @@ def table_of_answers(records: list[AnswerRecord]) -> list[tuple[str, ...]]:
         name = one["rule"] if one["target"] is None else f"{one['rule']}, target {one['target']}"
         cost = f"{one['cost']:.1f}" if "cost" in one else ""
         right = f"{one['accuracy']:.3f}" if "accuracy" in one else ""
-        agreement = one["agreement"]
-        between = f"{agreement:.3f} [{agreement.low:.3f}, {agreement.high:.3f}]"
-        rows.append((name, f"{one['samples']:.2f}", cost, between, right))
+        rows.append((name, f"{one['samples']:.2f}", cost, one["agreement"].in_words(), right))
     return rows
 
 
@@ -243,8 +241,53 @@ def _draw_agreement(records: list[AnswerRecord], figure: Figure | SubFigure) -> 
     axes.grid(alpha=0.25)
 
 
+def _middle(records: list[AnswerRecord]) -> AnswerRecord | None:
+    """The target that the advice speaks of; None where no target had enough questions."""
+    ours = [one for one in records if one["rule"] == "ours"]
+    return ours[len(ours) // 2] if ours else None
+
+
+def _most_samples(records: list[AnswerRecord]) -> int:
+    return max(one["target"] for one in records if one["rule"] == "fixed number")
+
+
+def advise_on_answers(records: list[AnswerRecord]) -> list[str]:
+    """Which rule to take, in sentences."""
+    chosen = _middle(records)
+    if chosen is None:
+        return ["No target has enough calibration questions: sample more questions."]
+    said = [
+        f"Give the agreement that you need as the target. At {chosen['target']}, "
+        f"{100 * chosen['agreement']:.1f} % of the answers are the one that all "
+        f"{_most_samples(records)} samples give, after {chosen['samples']:.2f} samples on average."
+    ]
+    peers = [one for one in records if one["rule"] not in ("ours", "fixed number")]
+    as_good = [one for one in peers if one["agreement"] >= chosen["agreement"]]
+    if as_good:
+        least = min(as_good, key=lambda one: float(one["samples"]))
+        said.append(
+            f"Of the published rules that agree as often, {least['rule']} samples least: "
+            f"{least['samples']:.2f} samples on average, without a promise."
+        )
+    return said
+
+
+def answers_in_code(records: list[AnswerRecord]) -> str:
+    """Lines of Python that calibrate the rule that the advice speaks of."""
+    chosen = _middle(records)
+    if chosen is None:
+        return ""
+    samples = _most_samples(records)
+    return (
+        "import agreestop as ag\n\n"
+        f"rule = ag.AgreeStop({chosen['target']}, range(1, {samples + 1}), 1, break_ties=True)\n"
+        'calibrated = rule.calibrate(answers, "final")\n'
+        "decision = ag.sample_until(calibrated, ask)  # ask() gives a sampled answer"
+    )
+
+
 def write_answers_page(records: list[AnswerRecord], path: Path, name: str) -> Path:
-    """Write table and figure as one HTML page that loads nothing."""
+    """Write advice, table and figure as one HTML page that loads nothing."""
     notes = (
         f"Means over {REPEATS} random divisions into calibration and test questions, and between "
         "which values 95 % of the divisions lie. Agreement is the share answered as by all "
@@ -255,4 +298,12 @@ def write_answers_page(records: list[AnswerRecord], path: Path, name: str) -> Pa
     )
     panels = [agreement_panel(records)]
     table = [TITLES, *table_of_answers(records)]
-    return write_small_page(path, f"When to stop sampling: {name}", table, notes, panels=panels)
+    return write_small_page(
+        path,
+        f"When to stop sampling: {name}",
+        table,
+        notes,
+        advise_on_answers(records),
+        answers_in_code(records),
+        panels,
+    )

@@ -11,7 +11,6 @@ count spikes for 80 steps.
 
 import json
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +28,7 @@ from agreestop.common import (
     make_folder,
     run_tasks,
 )
-from agreestop.common.errors import CalibrationWarning
+from agreestop.common.errors import no_calibration_warnings
 from agreestop.common.estimates import Estimate
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.answer_kinds import Tree
@@ -167,12 +166,13 @@ class _Measurer:
 
         What it lacks is said in its records, so it does not warn.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CalibrationWarning)
+        with no_calibration_warnings():
             rules = task.rules
             first: Any = next(iter(rules.values()))
             if task.is_tuned:
-                tuned: Any = _tune(first, first_members(self.tuning, task.members), self.settings)
+                rows, settings = first_members(self.tuning, task.members), self.settings
+                given: dict[str, Any] = {"seed": settings.seed, "only_if_better": False}
+                tuned: Any = tune(first, rows, n_calibration=settings.n_calibration, **given).rule
                 rules = {target: replace(tuned, target=target) for target in rules}
             pooling = first.terms.pooling  # tuning replaces it by a score
             records = [self._record(task, target, rule, pooling) for target, rule in rules.items()]
@@ -326,8 +326,7 @@ def locked_folder(folder: Path, progress: ProgressCallback) -> Iterator[None]:
     do not warn of it again.
     """
     make_folder(folder)
-    with folder_lock(folder, lambda sentence: progress(sentence, 0.0)), warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)
+    with folder_lock(folder, lambda sentence: progress(sentence, 0.0)), no_calibration_warnings():
         yield
 
 
@@ -436,9 +435,3 @@ def report_measured(
         versions=made_with,
         **header,
     )
-
-
-def _tune(rule: Rule, tuning: Scores, settings: MeasurementSettings) -> Rule:
-    return tune(
-        rule, tuning, n_calibration=settings.n_calibration, seed=settings.seed, only_if_better=False
-    ).rule

@@ -5,7 +5,6 @@ A third of the rows fixes which widths are shown. The others are divided many ti
 calibration and test rows.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,18 +17,18 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter
 
 from agreestop.common import (
-    CalibrationWarning,
     InputError,
     ProgressCallback,
     as_count,
     names_in,
     no_progress,
 )
+from agreestop.common.errors import no_calibration_warnings
 from agreestop.common.estimates import Estimate
 from agreestop.common.levels import Target, as_target
 from agreestop.decide.intervals import IntervalStop, Numbers
 from agreestop.decide.tuning.splits import PoolFigures, repeat_splits
-from agreestop.report.figures import ABOVE, BESIDE, WIDE_PANEL, Panel, tidy, true_percent
+from agreestop.report.figures import ABOVE, BESIDE, WIDE_PANEL, Panel, reach_of, tidy, true_percent
 from agreestop.report.page import write_small_page
 
 OTHER_TARGETS = (0.8, 0.9, 0.95)
@@ -116,8 +115,7 @@ def measure_numbers(
         raise InputError(f"n_calibration is {n}: a target of {main:g} needs {least}.")
 
     def figures(some: Numbers, rule: IntervalStop, many: int) -> PoolFigures:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CalibrationWarning)  # the page says what cannot stop
+        with no_calibration_warnings():
             splits = repeat_splits(rule, some, n_calibration=many, repeats=REPEATS, seed=seed)
         return splits.pool_figures(POOL_REPEATS)
 
@@ -164,12 +162,9 @@ def table_of_numbers(found: NumbersReport) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for one in found.points:
         same = found.same_width(one)
-        coverage = f"{one.coverage:.3f} [{one.coverage.low:.3f}, {one.coverage.high:.3f}]"
-        time = f"{one.time:.4g} [{one.time.low:.4g}, {one.time.high:.4g}]"
+        figures = one.coverage.in_words(), one.time.in_words(".4g"), f"{one.width:.3g}"
         other = "" if same is None else f"{same:.4g}"
-        rows.append(
-            (f"{one.target:g}", f"{one.max_width:g}", coverage, time, f"{one.width:.3g}", other)
-        )
+        rows.append((f"{one.target:g}", f"{one.max_width:g}", *figures, other))
     rows += [(f"{target:g}", words, "", "", "", "") for target, words in found.needed.items()]
     return rows
 
@@ -203,7 +198,7 @@ def advise_on_numbers(found: NumbersReport) -> list[str]:
     else:
         said.append(
             f"One time for all inputs, {same:.4g}, gives intervals as narrow on average, and is "
-            "simpler; those of hard inputs are then wider than max_width."
+            "simpler; the intervals of hard inputs are then wider than max_width."
         )
     return said
 
@@ -263,11 +258,7 @@ def _draw_coverage(points: Sequence[NumbersPoint], figure: Figure | SubFigure) -
     for shift, (width, marker) in enumerate(zip(widths, "o^sD"[: len(widths)], strict=True)):
         some = [one for one in points if one.max_width == width]
         at = [targets.index(one.target) + 0.15 * (shift - (len(widths) - 1) / 2) for one in some]
-        mean = [float(one.coverage) for one in some]
-        reach = [
-            [one.coverage - one.coverage.low for one in some],
-            [one.coverage.high - one.coverage for one in some],
-        ]
+        mean, reach = [float(one.coverage) for one in some], reach_of(one.coverage for one in some)
         style: Any = {"color": ABOVE, "capsize": 2, "linestyle": "", "marker": marker}
         axes.errorbar(at, mean, yerr=reach, label=f"narrower than {width:g}", **style)
     for place, target in enumerate(targets):
@@ -275,7 +266,7 @@ def _draw_coverage(points: Sequence[NumbersPoint], figure: Figure | SubFigure) -
     axes.set_xticks(range(len(targets)), [true_percent(target) for target in targets])
     axes.set(xlabel="target (black line)", ylabel="coverage")
     axes.yaxis.set_major_formatter(FuncFormatter(true_percent))
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
     tidy(axes)
 
 

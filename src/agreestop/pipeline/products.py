@@ -26,10 +26,10 @@ import numpy as np
 
 from agreestop.common import ProgressCallback, atomic_writer, make_folder, no_progress, read_npz
 from agreestop.decide.scores import load_spikes, save_spikes
-from agreestop.engines.choice import choose_engine
 from agreestop.engines.dense import FreshMembers
 from agreestop.engines.early_stopping import run_counted, run_to_end
 from agreestop.engines.protocol import Engine, Operations
+from agreestop.engines.runner import choose_engine
 from agreestop.ensembles import DeepEnsemble, Ensemble, VariationalEnsemble, load
 from agreestop.events.container import input_ids
 from agreestop.events.data import EventData, EventSplits

@@ -19,6 +19,8 @@ from agreestop.report.page import write_small_page
 
 TARGETS = ("0.8", "0.9", "0.95", "0.99")
 REPEATS, LEAST_ROWS, MOST_CALIBRATION = 30, 40, 1000
+MAIN = "0.9"  # the target that the advice speaks of
+REFUSED = "refused in some divisions"
 TITLES = ("target", "at the end", "answered", "wrong", "mean time", "one time for all")
 
 Rows = list[tuple[str, ...]]
@@ -67,20 +69,65 @@ def _figures(rule: StopRule, data: Risks, n: int, seed: int) -> tuple[str, str, 
     except InputError as refused:
         if "last checkpoint" not in str(refused):
             raise
-        return "refused in some divisions", "", "refused"
+        return REFUSED, "", "refused"
     right = found.kept.within(0.0, 1.0)
     wrong = Estimate(1 - right, 1 - right.high, 1 - right.low, right.se)
     time = found.normalized_latency * data.times[-1]
-    shown = f"{wrong:.3f} [{wrong.low:.3f}, {wrong.high:.3f}]"
-    return f"{found.set_size:.3f}", shown, f"{time:.2f}"
+    return f"{found.set_size:.3f}", wrong.in_words(), f"{time:.2f}"
+
+
+def _advised(rows: Rows) -> tuple[str, ...] | None:
+    """The row that the advice speaks of: everything is answered where that can be promised."""
+    some = [row for row in rows if row[0] == MAIN and row[2] != REFUSED and row[4]]
+    return next(iter(sorted(some, key=lambda row: row[1] != "answer")), None)
+
+
+def advise_on_risks(rows: Rows) -> list[str]:
+    """Which rule to take, in sentences."""
+    chosen = _advised(rows)
+    if chosen is None:
+        return [f"Target {MAIN} cannot be promised here: give more rows or a lower target."]
+    target, at_end, answered, _, time, fixed = chosen
+    said = []
+    if at_end == "abstain":
+        said.append(
+            f"More than {100 - 100 * float(target):g} % are wrong at the last checkpoint in some "
+            f'division, so take at_end="abstain": it answers {100 * float(answered):.1f} % of the '
+            "inputs."
+        )
+    said.append(
+        f"At target {target} inputs stop at {time} on average; one time for all inputs with the "
+        f"same promise would be {fixed}."
+    )
+    return said
+
+
+def risks_in_code(rows: Rows) -> str:
+    """Lines of Python that calibrate the rule that the advice speaks of."""
+    chosen = _advised(rows)
+    if chosen is None:
+        return ""
+    return (
+        "import agreestop as ag\n\n"
+        f'rule = ag.StopRule({chosen[0]}, at_end="{chosen[1]}")\n'
+        "calibrated = rule.calibrate(risk, loss)\n"
+        "decision = calibrated.decide(new_risk)[0]  # decision.time, .answered"
+    )
 
 
 def write_risks_page(rows: Rows, path: Path, name: str) -> Path:
-    """Write the table as one HTML page that loads nothing."""
+    """Write advice and the table as one HTML page that loads nothing."""
     notes = (
         f"Wrong: the share of inputs that are answered with a loss of 1, over {REPEATS} random "
         "divisions into calibration and test rows, with an interval for the draw of the rows.",
         "Refused: the losses at the last checkpoint are above the promise in some division.",
         "One time for all: the time at which all inputs would stop for the same promise.",
     )
-    return write_small_page(path, f"When to stop: {name}", [TITLES, *rows], notes)
+    return write_small_page(
+        path,
+        f"When to stop: {name}",
+        [TITLES, *rows],
+        notes,
+        advise_on_risks(rows),
+        risks_in_code(rows),
+    )

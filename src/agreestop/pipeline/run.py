@@ -8,9 +8,9 @@ from pathlib import Path
 from agreestop.common import InputError, ProgressCallback, Stages, no_progress
 from agreestop.decide.rule import Rule
 from agreestop.decide.scores import load_scores
-from agreestop.engines.choice import choose_engine
 from agreestop.engines.early_stopping import TimeSaved, measure_saving
 from agreestop.engines.protocol import running_energy
+from agreestop.engines.runner import choose_engine
 from agreestop.ensembles.streams import kl_note
 from agreestop.events.data import EventData, EventSplits
 from agreestop.events.files import save_events

@@ -4,7 +4,6 @@ Some rows are put aside for tuning. The others are the pool, which is divided ma
 into calibration and test rows, as in `measure`. The scores may come from any model.
 """
 
-import warnings
 from collections.abc import Mapping
 from fractions import Fraction
 from os import PathLike
@@ -26,12 +25,13 @@ from agreestop.common import (
     needs,
     no_progress,
 )
-from agreestop.common.errors import CalibrationWarning
+from agreestop.common.errors import no_calibration_warnings
 from agreestop.common.levels import Target, as_target, in_words
 from agreestop.decide.answer_kinds import Tree
-from agreestop.decide.intervals import load_numbers
+from agreestop.decide.answers import Answers
+from agreestop.decide.intervals import Numbers, load_numbers
 from agreestop.decide.rule import Rule
-from agreestop.decide.scores import Scores, load_scores
+from agreestop.decide.scores import Scores, holds_answers, load_scores
 from agreestop.decide.stop_rule import load_risks
 from agreestop.report.contents import Report
 from agreestop.report.records import MeasurementSettings
@@ -44,7 +44,7 @@ REALISATIONS = 30
 
 
 def write_report(
-    scores: Scores | str | PathLike[str],
+    scores: Scores | Answers | Numbers | str | PathLike[str],
     path: str | PathLike[str],
     *,
     target: Target = 0.9,
@@ -65,8 +65,8 @@ def write_report(
                    most 200, if it is None
     rules          further rules by name, for the same target, which are measured beside the others
 
-    A file of risks and losses, or of numbers, gets a small page instead: how early a `StopRule` or
-    an `IntervalStop` stops at several targets, against one time for all.
+    Answers, Numbers, or a file of them or of risks and losses, get a small page instead: how early
+    `AgreeStop`, an `IntervalStop` or a `StopRule` stops at several targets, against other ways.
 
     It takes a minute or a few. The page is one file that loads nothing. Needs
     matplotlib and jinja2.
@@ -74,31 +74,39 @@ def write_report(
     with needs("write_report"):
         from agreestop.report.page import write_page
 
+        from .answers_report import measure_answers, write_answers_page
         from .numbers_report import holds_numbers, measure_numbers, write_numbers_page
         from .risks_report import holds_risks, measure_risks, write_risks_page
 
     for given, kinds, needed in (
         (
             scores,
-            (Scores, str, PathLike),
-            "Scores, or the path of a file of scores, risks or numbers",
+            (Scores, Answers, Numbers, str, PathLike),
+            "Scores, Answers or Numbers, or the path of a file of them or of risks",
         ),
         (path, (str, PathLike), "a path"),
     ):
         if not isinstance(given, kinds):
             raise InputError(f"write_report got a {type(given).__name__}: give {needed}.")
     check_writable(path)
-    if not isinstance(scores, Scores) and holds_risks(scores):
-        rows = measure_risks(load_risks(scores), n_calibration, seed, progress)
-        return write_risks_page(rows, Path(path), Path(scores).name)
-    if not isinstance(scores, Scores) and holds_numbers(scores):
-        found = measure_numbers(load_numbers(scores), target, n_calibration, seed, progress)
-        return write_numbers_page(found, Path(path), Path(scores).name)
-    data, name = (
-        (scores, "your scores")
-        if isinstance(scores, Scores)
-        else (load_scores(scores), Path(scores).name)
-    )
+    data, name = scores, f"your {type(scores).__name__.lower()}"
+    if isinstance(data, (str, PathLike)):
+        name = Path(data).name
+        if holds_risks(data):
+            rows = measure_risks(load_risks(data), n_calibration, seed, progress)
+            return write_risks_page(rows, Path(path), name)
+        if holds_answers(data):
+            data = Answers.load(data)
+        elif holds_numbers(data):
+            data = load_numbers(data)
+        else:
+            data = load_scores(data)
+    if isinstance(data, Answers):
+        records = measure_answers(data, n_calibration, seed, progress)
+        return write_answers_page(records, Path(path), name)
+    if isinstance(data, Numbers):
+        found = measure_numbers(data, target, n_calibration, seed, progress)
+        return write_numbers_page(found, Path(path), name)
     return write_page(
         report_scores(
             data,
@@ -162,9 +170,7 @@ def report_scores(
     tuning, pool = data.rows(rows), data.rows(others)
     n, moments, members, classes = data.log_confidence.shape
     many = f"{members} members" if members > 1 else "one member"
-    with warnings.catch_warnings():
-        # the page says which rules cannot stop, and how many examples they need
-        warnings.simplefilter("ignore", CalibrationWarning)
+    with no_calibration_warnings():
         return report_measured(
             tuning,
             pool,

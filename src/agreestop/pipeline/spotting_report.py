@@ -5,7 +5,6 @@ The recordings, or the people if they are given, are divided many times at rando
 sets the threshold, the other is new.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -16,16 +15,12 @@ import numpy as np
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import PercentFormatter
 
-from agreestop.common import (
-    CalibrationWarning,
-    InputError,
-    ProgressCallback,
-    names_in,
-    no_progress,
-)
+from agreestop.common import InputError, ProgressCallback, names_in, no_progress
+from agreestop.common.errors import no_calibration_warnings
 from agreestop.common.estimates import Estimate
-from agreestop.decide.spotting import RECORDING, Recordings, Spotter, as_seconds
-from agreestop.report.figures import ABOVE, BELOW, WIDE_PANEL, Panel, tidy
+from agreestop.decide.spotting import Recordings, Spotter
+from agreestop.decide.spotting.spotter import RECORDING, as_seconds
+from agreestop.report.figures import ABOVE, BELOW, WIDE_PANEL, Panel, reach_of, tidy
 from agreestop.report.page import write_small_page
 
 PROMISES = {"recording": ("0.5", "0.2", "0.1", "0.05", "0.01"), "hour": ("4", "1", "1/4", "1/8")}
@@ -92,8 +87,7 @@ def measure_recordings(
         try:
             for _ in range(REPEATS):
                 inside = np.isin(units, rng.permutation(many)[: many // 2])
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", CalibrationWarning)  # nothing is found then
+                with no_calibration_warnings():  # nothing is found then
                     own = spotter.calibrate(data.rows(np.flatnonzero(inside)), near=near)
                 found.append(own.evaluate(data.rows(np.flatnonzero(~inside))))
         except InputError as error:
@@ -131,16 +125,13 @@ def table_of_recordings(report: SpottingReport) -> list[tuple[str, ...]]:
     for one in report.points:
         delay = None if one.delay is None else one.delay.over(1 / _seconds(one.spotter))
         figures = (one.false_alarms, one.per_hour, one.found, delay)
-        rows.append((f"{one.promised:g}", *map(_in_text, figures)))
+        words = ("" if figure is None else figure.in_words(".3g") for figure in figures)
+        rows.append((f"{one.promised:g}", *words))
     return rows
 
 
 def _per(spotter: Spotter) -> str:
     return "a recording" if spotter.per == RECORDING else "an hour"
-
-
-def _in_text(one: Estimate | None) -> str:
-    return "" if one is None else f"{one:.3g} [{one.low:.3g}, {one.high:.3g}]"
 
 
 def _seconds(spotter: Spotter) -> float:
@@ -220,7 +211,7 @@ def _draw_kept(report: SpottingReport, figure: Figure | SubFigure) -> None:
     for place, one in enumerate(report.points):
         colour = BELOW if one.false_alarms.low > one.promised else ABOVE
         false = one.false_alarms
-        reach = [[false - false.low], [false.high - false]]
+        reach = reach_of([false])
         axes.errorbar([place], [false], yerr=reach, fmt="o", color=colour, capsize=2)
         axes.hlines(one.promised, place - 0.3, place + 0.3, color="black", linewidth=1)
     axes.set_xticks(range(len(report.points)), [f"{one.promised:g}" for one in report.points])

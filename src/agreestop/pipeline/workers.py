@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from agreestop.common import ProgressCallback, join_parts
+from agreestop.common.files import as_bytes, from_bytes
 from agreestop.engines.early_stopping import BATCH_SIZE, run_counted, run_to_end
 from agreestop.engines.protocol import Engine
 from agreestop.ensembles import DeepEnsemble, Ensemble, load
@@ -74,12 +74,8 @@ class MemberTraining:
             if isinstance(ensemble, DeepEnsemble) and index is not None
             else lambda: ensemble
         )
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "trained"
-            fit_with_checkpoint(
-                new, self.data, checkpoint, {**self.options, "progress": False}
-            ).save(path)
-            return path.read_bytes()
+        options = {**self.options, "progress": False}
+        return as_bytes(fit_with_checkpoint(new, self.data, checkpoint, options).save)
 
 
 def fit_on_workers(
@@ -95,12 +91,8 @@ def fit_on_workers(
     tasks: list[int | None] = [None] if deep is None else list(range(deep.members))
     build = partial(MemberTraining, ensemble, data, folder.resolve(), options)
     contents = run(build, tasks, progress, "ensembles" if deep is None else "members")
-    with TemporaryDirectory() as parts:
-        trained = []
-        for number, content in enumerate(contents):
-            path = Path(parts) / str(number)
-            path.write_bytes(content)
-            trained.append(load(path, device=ensemble.device))
+    read = partial(load, device=ensemble.device)
+    trained = [from_bytes(content, read) for content in contents]
     return trained[0] if deep is None else deep.join(trained)  # type: ignore[arg-type]
 
 

@@ -6,6 +6,8 @@ given as a reason.
 
 from collections.abc import Iterator, Sequence
 
+from agreestop.decide.agree_stop import AgreeStop
+
 from .contents import GroupCoverage, Section
 from .records import MeasurementSettings, Record, promise_of
 
@@ -34,7 +36,7 @@ def advise(section: Section, measured: MeasurementSettings) -> list[str]:
             "exchangeable: check whether rows repeat, "
             "come from one recording, or are sorted by time."
         ]
-    return [*_choice(section), *_groups(section, headline.target), *_draws(section, measured)]
+    return [*_choice(section), *_groups(section, measured), *_draws(section, measured)]
 
 
 def rule_in_code(record: Record, max_set_size: int) -> str:
@@ -47,9 +49,22 @@ def rule_in_code(record: Record, max_set_size: int) -> str:
     if record.rule == "agreestop":
         rule = f"ag.AgreeStop({settings})"
     else:
-        rule = f'ag.SpikeCP({settings}, pooling=ag.MergeConfidence(), calibration="stop-aware")'
+        pooled = 'pooling=ag.MergeConfidence(), calibration="stop-aware"'
+        rule = f"ag.SpikeCP(\n    {settings},\n    {pooled},\n)"
     tuning = "rule = ag.tune(rule, tuning_scores).rule  # rows that are used for nothing else"
-    return f"rule = {rule}\n{tuning}\ncalibrated = rule.calibrate(calibration_scores)"
+    calibrating = "calibrated = rule.calibrate(calibration_scores)"
+    return f"import agreestop as ag\n\nrule = {rule}\n{tuning}\n{calibrating}"
+
+
+def rule_on_command_line(record: Record, max_set_size: int) -> str:
+    """The command that does the same as `rule_in_code`, for score files of your own."""
+    rule = "agreestop" if record.rule == "agreestop" else "spikecp --calibration stop-aware"
+    times = ",".join(f"{time:g}" for time in record.checkpoints)
+    chosen = "" if "every step" in record.label else f" --checkpoints {times}"
+    return (
+        f"agreestop calibrate calibration.npz --tuning tuning.npz --rule {rule}{chosen} "
+        f"--target {record.target:g} --max-set-size {max_set_size} -o rule"
+    )
 
 
 def _choice(section: Section) -> Iterator[str]:
@@ -95,27 +110,32 @@ def _choice(section: Section) -> Iterator[str]:
         )
 
 
-def _groups(section: Section, target: float) -> Iterator[str]:
+def _groups(section: Section, measured: MeasurementSettings) -> Iterator[str]:
     """Groups that are covered less often than promised on average, and the promise
     that covers them.
     """
-    parts = section.breakdown
+    parts, headline = section.breakdown, section.summary.headline
+    target = headline.target
+    needed = AgreeStop(target, (1,), 1, class_conditional=True).examples_needed()
+    each = f"it needs at least {needed} calibration examples of each"
     if low := _below(parts.by_class, target):
         yield (
             f"Less often right than {target:g}: class {low}. If each class needs the promise, give "
-            "class_conditional=True."
+            f"class_conditional=True: {each} class, and here there were about "
+            f"{measured.n_calibration // len(section.classes)}."
         )
     if low := _below(parts.by_group, target):
         yield (
             f"Less often right than {target:g}: group {low}. If each group needs the promise, "
-            "give groups= to calibrate."
+            f"give groups= to calibrate: {each} group."
         )
     if low := _below(parts.by_time, target):
+        rule = "give" if headline.rule == "agreestop" else "take AgreeStop with"
         yield (
             f"Less often right than {target:g}: answers at {low}. If early answers need the "
-            "promise, give accumulated=True with delta=0.1: the answers that came by each time "
-            "then keep it. A gate does not help here, because it promises by the time at which an "
-            "input first looked ready, not by the time of its stop."
+            f"promise, {rule} accumulated=True and delta=0.1: the answers that came by each time "
+            "then keep it, and come later. A gate does not help here, because it promises by the "
+            "time at which an input first looked ready, not by the time of its stop."
         )
 
 

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from agreestop.common import atomic_writer
+from agreestop.common.estimates import Estimate
 
 from .contents import Breakdown, GateBreakdown, GroupCoverage
 from .promises import AbstainingPoint, DepthPoint, PeoplePoint
@@ -258,6 +259,11 @@ def _lines(
     tidy(axes)
 
 
+def reach_of(values: Iterable[Estimate]) -> list[list[float]]:
+    """How far intervals reach below and above their numbers, for error bars."""
+    return [list(part) for part in zip(*((x - x.low, x.high - x) for x in values), strict=True)]
+
+
 def true_percent(value: float, _: object = None) -> str:
     """A share in per cent with as many digits as it has: 0.975 is 97.5%, not 98%."""
     return f"{100 * value:.6g}%"
@@ -345,8 +351,7 @@ def _draw_groups(
     names = [group.name for group in groups]
     for other in others:
         if other.name in names:
-            value = float(other.coverage)
-            reach = [[other.coverage - other.coverage.low], [other.coverage.high - other.coverage]]
+            value, reach = float(other.coverage), reach_of([other.coverage])
             look: dict[str, Any] = {
                 "color": BESIDE,
                 "marker": "D",
@@ -437,9 +442,7 @@ def _draw_work(points: Sequence[WorkPoint], figure: Figure | SubFigure) -> None:
     for point, colour, marker in zip(
         points, (MUTED, BESIDE, ABOVE, ABOVE, ABOVE), "sDP^o", strict=True
     ):
-        across, up = (
-            [[value - value.low], [value.high - value]] for value in (point.work, point.latency)
-        )
+        across, up = reach_of([point.work]), reach_of([point.latency])
         look: dict[str, Any] = {
             "color": colour,
             "marker": marker,
@@ -472,12 +475,9 @@ def _draw_abstaining(points: Sequence[AbstainingPoint], figure: Figure | SubFigu
     axes = figure.subplots()
     front = [float(one.wrong) for one in points], [float(one.answered) for one in points]
     every = [float(one.wrong_of_all) for one in points]
-    reach = [
-        [[value - value.low for value in values], [value.high - value for value in values]]
-        for values in ([one.wrong for one in points], [one.answered for one in points])
-    ]
+    across, up = reach_of(one.wrong for one in points), reach_of(one.answered for one in points)
     look: dict[str, Any] = {"marker": "o", "capsize": 2, "label": "abstains at the end"}
-    axes.errorbar(*front, xerr=reach[0], yerr=reach[1], color=ABOVE, **look)
+    axes.errorbar(*front, xerr=across, yerr=up, color=ABOVE, **look)
     axes.plot(every, [1.0] * len(every), "D", color=MUTED, label="answers everything")
     for one in points:
         place = (float(one.wrong), float(one.answered))

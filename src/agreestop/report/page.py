@@ -249,7 +249,8 @@ def number(value: float, digits: int = 2) -> str:
 def with_code(sentence: str) -> Markup:
     """A sentence for the page: options such as delta=0.1 as code, and no break before "%"."""
     text = str(escape(sentence)).replace(" %", f"{SPACE}%")
-    return Markup(re.sub(r"\b[a-z_]+=(?:[\w.]*\w)?", r"<code>\g<0></code>", text))
+    option = r"\b[a-z_]+=(?:&#34;\w+&#34;|[\w.]*\w)?"
+    return Markup(re.sub(option, r"<code>\g<0></code>", text))
 
 
 def plain(time: float) -> str:

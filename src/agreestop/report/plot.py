@@ -31,7 +31,7 @@ from agreestop.decide.spotting import CalibratedSpotter, Recordings
 
 from .contents import GroupCoverage
 from .drift import draw_adaptive, draw_evidence
-from .figures import ABOVE, draw_coverage, name_groups, styles_of, tidy
+from .figures import ABOVE, draw_coverage, name_groups, reach_of, styles_of, tidy
 
 __all__ = ["answered", "compare", "coverage", "drift", "spotting", "stopping"]
 
@@ -137,12 +137,11 @@ def _points(
                 f"ag.plot.{function} needs rules about right and wrong answers: {name!r} is about "
                 "a mean loss."
             )
-        reach = [[[value - value.low], [value.high - value]] for value in (x, y)]
         axes.errorbar(
             [x],
             [y],
-            xerr=reach[0],
-            yerr=reach[1],
+            xerr=reach_of([x]),
+            yerr=reach_of([y]),
             color=style.colour,
             marker=style.marker,
             linestyle="",
@@ -200,9 +199,9 @@ def spotting(
     points = [spotter.with_threshold(one).evaluate(data, within=within) for one in grid.tolist()]
     found = [0.0 if one.found is None else float(one.found) for one in points]
     axes.plot([float(one.capped) for one in points], found, color=ABOVE, linewidth=1)
-    reach = [[[one - one.low], [one.high - one]] for one in (own.capped, own.found)]
+    across, up = reach_of([own.capped]), reach_of([own.found])
     style: dict[str, Any] = {"fmt": "o", "color": ABOVE, "capsize": 2, "label": "the spotter"}
-    axes.errorbar([own.capped], [own.found], xerr=reach[0], yerr=reach[1], **style)
+    axes.errorbar([own.capped], [own.found], xerr=across, yerr=up, **style)
     promised, per = float(spotter.spotter.allowed), spotter.spotter.per
     axes.axvline(promised, color="black", linestyle="--", linewidth=1)
     counted = f"at most {spotter.spotter.cap} of each recording counted"

@@ -4,16 +4,14 @@ people, and coarse answers first.
 Each part divides the pool as the other figures do, over at most ten realisations.
 """
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from agreestop.common import Floats
-from agreestop.common.errors import CalibrationWarning
+from agreestop.common.errors import no_calibration_warnings
 from agreestop.common.estimates import Estimate
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.answer_kinds import Tree
@@ -68,14 +66,6 @@ class DepthPoint:
     answered: tuple[float, ...]
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The page says what cannot stop, so calibration does not warn of it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)
-        yield
-
-
 def measure_abstaining(
     rule: Any, pool: Scores, measured: MeasurementSettings
 ) -> tuple[AbstainingPoint, ...]:
@@ -90,7 +80,7 @@ def measure_abstaining(
         own = replace(rule, target=target)
         if own.examples_needed(pool.log_confidence.shape[2]) > measured.n_calibration:
             continue
-        with _quiet():
+        with no_calibration_warnings():
             abstains = repeat_splits(replace(own, at_end="abstain"), pool, **sizes)
             answers = repeat_splits(own, pool, **sizes)
         assert abstains.kepts is not None
@@ -119,7 +109,7 @@ def measure_people(
         inside = np.isin(whose, names[some])
         for way, given in ways.items():
             known = given | ({"people": whose[inside]} if given else {})
-            with _quiet():
+            with no_calibration_warnings():
                 calibrated = rule.calibrate(pool.rows(np.flatnonzero(inside)), **known)
                 rest = pool.rows(np.flatnonzero(~inside))
                 result = evaluate(calibrated.decide(rest), rest, people=whose[~inside])
@@ -151,7 +141,7 @@ def measure_depths(
     rule = AgreeStop(measured.targets[0], pool.times, 1, tree=tree, depth="each")
     found, repeats = [], min(measured.realisations, REALISATIONS)
     for rows, rest in divisions(len(pool), measured.n_calibration, repeats, measured.seed):
-        with _quiet():
+        with no_calibration_warnings():
             decisions = rule.calibrate(pool.rows(rows)).decide(pool.rows(rest))
         groups = evaluate(decisions, pool.rows(rest)).by_depth or ()
         for depth, (one, group) in enumerate(zip(decisions.by_depth, groups, strict=True)):

@@ -5,12 +5,11 @@ A member-step is one member run for one step, so an input that stops after t ste
 has cost t·k member-steps. All points are AgreeStop as it is, not tuned, with a look at every step.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agreestop.common import Schedule
-from agreestop.common.errors import CalibrationWarning
+from agreestop.common.errors import no_calibration_warnings
 from agreestop.common.estimates import Estimate
 from agreestop.decide.agree_stop import AgreeStop
 from agreestop.decide.scores import Scores
@@ -49,8 +48,7 @@ def measure_work(pool: Scores, measured: MeasurementSettings) -> tuple[WorkPoint
         if rule.examples_needed(members) > measured.n_calibration:
             return ()
         repeats = min(measured.realisations, REALISATIONS)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CalibrationWarning)
+        with no_calibration_warnings():
             splits = repeat_splits(
                 rule,
                 pool,

@@ -7,10 +7,10 @@ async with AsyncClient("ws://127.0.0.1:8000") as client:
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, cast, final
+from typing import Any, Self, TypeVar, cast, final
 
 from numpy.typing import ArrayLike
 
@@ -24,6 +24,7 @@ from .client import (
     WELCOME_SECONDS,
     CannotConnect,
     ConnectionLost,
+    Result,
     SharedSession,
     as_seconds,
     cannot_connect,
@@ -149,6 +150,8 @@ class AsyncWatch(SharedAsyncSession):
                     print(found)
     """
 
+    endless = True
+
     async def push(
         self, step: Any = None, *, frame: ArrayLike | None = None
     ) -> Detection | Decision | None:
@@ -170,6 +173,9 @@ class AsyncWatch(SharedAsyncSession):
         if not self._closed:
             await self._ask(write(type="close", session=self._id), may_close=True)
         return self._closed.partition(CLOSED_BY_CLIENT)[2].strip()
+
+
+Opened = TypeVar("Opened", AsyncSession, AsyncWatch)
 
 
 @final
@@ -251,38 +257,38 @@ class AsyncClient:
 
     async def open(self, *, group: Any = None) -> AsyncSession:
         """Begin a session. group: that of the input, for a rule with groups."""
-        for left in reversed(range(ATTEMPTS)):
-            await self._connect_again()
-            session = AsyncSession(self, self._next)
-            if await self._begin(session, session._open_message(group), left):
-                break
-        return session
+        return await self._retry(lambda again: self._begin(AsyncSession(self, self._next), group))
 
     async def watch(self) -> AsyncWatch:
         """Begin a stream without an end, at a server with a spotter."""
+        return await self._retry(lambda again: self._begin(AsyncWatch(self, self._next), None))
+
+    async def _retry(self, work: Callable[[bool], Awaitable[Result]]) -> Result:
+        """What `work(again)` gives, connected; again: it was tried before, and the connection
+        ended.
+        """
         for left in reversed(range(ATTEMPTS)):
             await self._connect_again()
-            session = AsyncWatch(self, self._next)
-            if await self._begin(session, session._open_message(None, endless=True), left):
-                break
-        return session
+            try:
+                return await work(left < ATTEMPTS - 1)
+            except ConnectionLost:
+                if not left or not self._reconnect:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
-    async def _begin(self, session: SharedAsyncSession, message: str, left: int) -> bool:
-        """Open a session. False if the connection ended meanwhile, and attempts are left."""
+    async def _begin(self, session: Opened, group: Any) -> Opened:
+        """Open a session."""
+        message = session._open_message(group)
         self._next += 1
         self._sessions[session._id] = session
         try:
             await session._ask(message)
-        except ConnectionLost:
-            if not left or not self._reconnect:
-                raise
-            return False
         except asyncio.CancelledError:  # the server opens it all the same
             task = asyncio.create_task(self._give_up(session))
             self._unwanted.add(task)
             task.add_done_callback(self._unwanted.discard)
             raise
-        return True
+        return session
 
     async def _give_up(self, session: SharedAsyncSession) -> None:
         with suppress(InputError):  # the connection is gone, and the session with it
@@ -302,19 +308,14 @@ class AsyncClient:
         self, session: AsyncSession, label: int | float | str | None
     ) -> tuple[str, ...]:
         session._label_message(label)  # refuses what is no label
-        for left in reversed(range(ATTEMPTS)):
-            await self._connect_again()
-            try:
-                message = session._label_message(label, left < ATTEMPTS - 1)
-                return await self._label_once(message, session._key)
-            except ConnectionLost:
-                if not left or not self._reconnect:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        return await self._retry(lambda again: self._label_once(session, label, again))
 
-    async def _label_once(self, message: str, key: str) -> tuple[str, ...]:
+    async def _label_once(
+        self, session: AsyncSession, label: int | float | str | None, again: bool
+    ) -> tuple[str, ...]:
         answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._labels.setdefault(key, deque()).append(answered)
+        message = session._label_message(label, again)
+        self._labels.setdefault(session._key, deque()).append(answered)
         await self._send(message)
         return read_alarms(await answered)
 

@@ -13,12 +13,12 @@ sessions of an `AsyncClient` may be used by as many tasks.
 
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from random import random
 from time import monotonic, sleep
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,6 +52,7 @@ WELCOME_SECONDS = 10.0
 RECONNECT_SECONDS = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between attempts to connect, at most
 ATTEMPTS = 3  # to send what is lost with its connection
+Result = TypeVar("Result")
 _NONE = type(None)
 _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "opened": {"session": (int,), "number": (int,)},
@@ -113,6 +114,9 @@ class SharedSession:
     of the server.
     """
 
+    endless = False
+    """Whether it is a stream without an end."""
+
     def __init__(self, session: int, about: dict[str, Any]) -> None:
         self._id, self._step, self._about = session, 1, about
         self.number = -1
@@ -132,9 +136,10 @@ class SharedSession:
             f"<session {self._id}: {self.decision or self._closed or f'step {self._step} is next'}>"
         )
 
-    def _open_message(self, group: Any, endless: bool = False) -> str:
-        if endless != self._about.get("endless", False):
-            kind, call = ("inputs that end", "open") if endless else ("endless streams", "watch")
+    def _open_message(self, group: Any) -> str:
+        if self.endless != self._about.get("endless", False):
+            ended, never = ("inputs that end", "open"), ("endless streams", "watch")
+            kind, call = ended if self.endless else never
             raise InputError(f"this server decides on {kind}: call client.{call}().")
         plain = (
             group.tolist()
@@ -308,11 +313,15 @@ def read_answer(text: str | bytes) -> dict[str, Any]:
 
 
 def live_address(url: str) -> str:
-    """The address of the WebSocket of a server; the path may be given or not."""
-    if not isinstance(url, str) or not url.startswith(("ws://", "wss://")):
+    """The address of the WebSocket of a server; the path may be given or not. The address of
+    its page, with http, means the same server.
+    """
+    if not isinstance(url, str) or not url.startswith(("ws://", "wss://", "http://", "https://")):
         raise InputError(
             f"the address is {url!r}: give that of the server, such as ws://127.0.0.1:8000."
         )
+    if url.startswith("http"):
+        url = "ws" + url.removeprefix("http")
     return url.rstrip("/").removesuffix(PATH) + PATH
 
 
@@ -435,6 +444,8 @@ class ClientWatch(SharedSession):
                     print(found)
     """
 
+    endless = True
+
     def __init__(self, client: "Client", session: int) -> None:
         super().__init__(session, client.about)
         self._client = client
@@ -467,6 +478,9 @@ class ClientWatch(SharedSession):
         return self._closed.partition(CLOSED_BY_CLIENT)[2].strip()
 
 
+Opened = TypeVar("Opened", ClientSession, ClientWatch)
+
+
 @final
 class Client:
     """A connection to a server. `about`: what is served there.
@@ -488,21 +502,11 @@ class Client:
 
     def open(self, *, group: Any = None) -> ClientSession:
         """Begin a session. group: that of the input, for a rule with groups."""
-        for left in reversed(range(ATTEMPTS)):
-            self._connect_again()
-            session = ClientSession(self, self._next)
-            if self._begin(session, session._open_message(group), left):
-                break
-        return session
+        return self._retry(lambda again: self._begin(ClientSession(self, self._next), group))
 
     def watch(self) -> ClientWatch:
         """Begin a stream without an end, at a server with a spotter."""
-        for left in reversed(range(ATTEMPTS)):
-            self._connect_again()
-            session = ClientWatch(self, self._next)
-            if self._begin(session, session._open_message(None, endless=True), left):
-                break
-        return session
+        return self._retry(lambda again: self._begin(ClientWatch(self, self._next), None))
 
     def close(self) -> None:
         """End the connection; sessions without a decision are given up."""
@@ -543,17 +547,26 @@ class Client:
                 return
         raise failed
 
-    def _begin(self, session: ClientSession | ClientWatch, message: str, left: int) -> bool:
-        """Open a session. False if the connection ended meanwhile, and attempts are left."""
+    def _retry(self, work: Callable[[bool], Result]) -> Result:
+        """What `work(again)` gives, connected; again: it was tried before, and the connection
+        ended.
+        """
+        for left in reversed(range(ATTEMPTS)):
+            self._connect_again()
+            try:
+                return work(left < ATTEMPTS - 1)
+            except ConnectionLost:
+                if not left or not self._reconnect:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _begin(self, session: Opened, group: Any) -> Opened:
+        """Open a session."""
+        message = session._open_message(group)
         self._next += 1
         self._sessions[session._id] = session
-        try:
-            self._ask(session, message)
-        except ConnectionLost:
-            if not left or not self._reconnect:
-                raise
-            return False
-        return True
+        self._ask(session, message)
+        return session
 
     def _lose(self, error: Exception) -> ConnectionLost:
         """The connection has ended, and all sessions with it."""
@@ -579,14 +592,7 @@ class Client:
 
     def _label(self, session: ClientSession, label: int | float | str | None) -> tuple[str, ...]:
         session._label_message(label)  # refuses what is no label
-        for left in reversed(range(ATTEMPTS)):
-            self._connect_again()
-            try:
-                return self._label_once(session, label, left < ATTEMPTS - 1)
-            except ConnectionLost:
-                if not left or not self._reconnect:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        return self._retry(lambda again: self._label_once(session, label, again))
 
     def _label_once(
         self, session: ClientSession, label: int | float | str | None, again: bool

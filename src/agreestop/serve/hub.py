@@ -155,7 +155,7 @@ class Hub:
             try:
                 await task()
             except Exception:
-                self.metrics.failures[name] = self.metrics.failures.get(name, 0) + 1
+                self.metrics.failures[name] += 1
                 log.exception("the task %r failed, and begins again", name)
             await asyncio.sleep(RESTART_SECONDS)
 
@@ -549,7 +549,7 @@ class Hub:
             for one in alarms
         ]
         if not self._journal.write(records):
-            self.metrics.failures["logging"] = self.metrics.failures.get("logging", 0) + 1
+            self.metrics.failures["logging"] += 1
 
     def _answer(self, connection: Connection, one: Work, kind: str, **content: Any) -> None:
         self._send(connection, write(type=kind, session=one.session.id, **content))
@@ -592,7 +592,7 @@ class Hub:
                             error,
                             exc_info=fault,
                         )
-                        self.metrics.failures["saving"] = self.metrics.failures.get("saving", 0) + 1
+                        self.metrics.failures["saving"] += 1
                     unsaved = True
 
     def _sweep(self, connection: Connection, now: float) -> None:
@@ -607,19 +607,13 @@ class Hub:
         for session in list(connection.sessions.values()):
             if session.ending:
                 continue
+            reason = ""
             if now - session.seen > limits.idle_seconds:
-                self.metrics.idle += 1
-                self._queue(
-                    session,
-                    Close(session.id),
-                    reason=f"it had no push for {limits.idle_seconds:g} seconds.",
-                )
+                reason = f"it had no push for {limits.idle_seconds:g} seconds."
             elif self.watch is not None and now - session.began > limits.session_seconds:
+                reason = f"it had no decision after {limits.session_seconds:g} seconds."
+            if reason:
                 self.metrics.idle += 1
-                self._queue(
-                    session,
-                    Close(session.id),
-                    reason=f"it had no decision after {limits.session_seconds:g} seconds.",
-                )
+                self._queue(session, Close(session.id), reason=reason)
         if not connection.sessions and now - connection.seen > limits.idle_seconds:
             connection.finish(1001, "idle")

@@ -1,8 +1,9 @@
 """What the server counts, for its page and in Prometheus' text format."""
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import accumulate
 from time import time as wall_time
 from typing import Any
 
@@ -64,7 +65,7 @@ class Metrics:
     recent_times: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     strip: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=STRIP))
     noted: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
 
     def decided(self, seconds: float, time: float) -> None:
         """Count a decision at this time of its stream, and the seconds that it took."""
@@ -220,23 +221,16 @@ def prometheus(metrics: Metrics, watch: Watch | None, sessions: int, clients: in
         "Sum of the stopping times of the decisions.",
         ("", metrics.stop_times),
     )
-    total, buckets = 0, []
-    for bound, count in zip((*BOUNDS, float("inf")), metrics.latency, strict=True):
-        total += count
-        buckets.append((f'{{le="{"+Inf" if bound == float("inf") else bound}"}}', total))
-    words = "Seconds from the arrival of a push to its decision."
-    lines.extend(
-        (
-            f"# HELP agreestop_decision_seconds {words}",
-            "# TYPE agreestop_decision_seconds histogram",
-        )
-    )
-    lines.extend(f"agreestop_decision_seconds_bucket{labels} {value}" for labels, value in buckets)
-    lines.extend(
-        (
-            f"agreestop_decision_seconds_sum {metrics.latency_sum:.17g}",
-            f"agreestop_decision_seconds_count {total}",
-        )
+    totals = list(accumulate(metrics.latency))
+    buckets = [
+        (f'_bucket{{le="{bound}"}}', total)
+        for bound, total in zip((*BOUNDS, "+Inf"), totals, strict=True)
+    ]
+    add(
+        "decision_seconds",
+        "histogram",
+        "Seconds from the arrival of a push to its decision.",
+        *(*buckets, ("_sum", metrics.latency_sum), ("_count", totals[-1])),
     )
     if watch is None:
         return "\n".join(lines) + "\n"

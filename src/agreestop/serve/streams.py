@@ -11,7 +11,6 @@ what follows the alarms of one recording is not exchangeable.
 from collections.abc import Sequence
 from typing import Any, final
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from agreestop.common import InputError
@@ -76,7 +75,8 @@ class Streams:
             row.failed = self.check(one)
         found: list[Detection | Decision] = []
         try:
-            for step in _steps(one) if row.failed is None else ():
+            steps = one.content if one.steps is None else one.steps.each()
+            for step in steps if row.failed is None else ():
                 result = self._step(self._open[row], step, one)
                 row.time += 1
                 if result is not None:
@@ -99,10 +99,3 @@ class Streams:
         stream = self._open.pop(row)
         row.note = stream.close() if isinstance(stream, WatchSession) else ""
         return None
-
-
-def _steps(one: Push) -> Sequence[Any]:
-    """What is pushed, step by step."""
-    if one.steps is not None:
-        return np.split(one.steps.indices, one.steps.pointers[1:-1])
-    return list(one.content)

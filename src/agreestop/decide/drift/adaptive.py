@@ -30,21 +30,20 @@ nothing there.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Self
 
 from numpy.typing import ArrayLike
 
-from agreestop.common import InputError, as_count, is_number
+from agreestop.common import InputError, StrPath, as_count, is_number, set_fields
 from agreestop.common.kept import KeptInFiles
-from agreestop.common.levels import as_target, in_words
+from agreestop.common.levels import in_words
 
-from ..calibrated import CalibratedRule, Session, try_out
+from ..calibrated import CalibratedRule, Session, check_calibrated, try_out
 from ..decisions import Decision, Decisions
 from ..rule_files import read_rule_file, write_rule_file
 from ..scores import ScoresLike
 from .betting import Log
-from .label_queue import FINAL_LABEL, Given, LabelQueue, SavedQueue, as_classes
+from .label_queue import FINAL_LABEL, Given, LabelQueue, SavedQueue
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +99,7 @@ class AdaptiveRule:
     """
 
     def __init__(self, calibrated: CalibratedRule, rate: float = 0.2) -> None:
-        if not isinstance(calibrated, CalibratedRule):
-            raise InputError(
-                f"calibrated is {calibrated!r}: give what rule.calibrate(...) returned."
-            )
+        check_calibrated(calibrated)
         if not is_number(rate) or not rate > 0:
             raise InputError(
                 f"rate is {rate!r}: give how far one miss moves the threshold, a finite number "
@@ -123,13 +119,13 @@ class AdaptiveRule:
                 'be wrong: calibrate with labels="final", or with at_end="abstain".'
             )
         self._start, self.rate = calibrated, float(rate)
-        self._alpha = 1 - as_target(calibrated.rule.terms.target or 0)
+        self._alpha = 1 - calibrated.rule.exact_target
         safe, bold = calibrated.reach
         self._low, self._high = safe - self.rate * self.miss_target, max(safe, bold)
         self._position = min(max(calibrated.safe_threshold, self._low), self._high)
         self._misses = self._labels = 0
         self._opened = [0]  # streams of this rule have numbers of their own
-        self._queue = LabelQueue(calibrated.classes, self._opened)
+        self._queue = LabelQueue(terms, calibrated.classes, self._opened, calibrated.class_names)
         self.log = Log.of(2)
 
     @property
@@ -152,7 +148,7 @@ class AdaptiveRule:
         """A rule with the threshold of the moment, for engines and files."""
         moved = self._start.with_threshold(self._threshold)
         moved = replace(moved, guarantee=self.guarantee, shortage="")
-        object.__setattr__(moved, "opened", self._opened)
+        set_fields(moved, opened=self._opened)
         return moved
 
     @property
@@ -290,8 +286,7 @@ class AdaptiveRule:
         >>> adaptive.update(decisions[1], 3)
         '1 label waits for the label of decision 0: give it, or None'
         """
-        known = self._start.rule.terms, self._start.classes
-        self._queue.update(decision, as_classes(*known, decision, label))
+        self._queue.update(decision, label)
         self._follow()
         return self.waiting
 
@@ -314,7 +309,7 @@ class AdaptiveRule:
         words += self.waiting and f"; {self.waiting}"
         return f"AdaptiveRule: threshold {self.threshold:.4g}; {words}"
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write all that the rule knows to one file, which appears whole or not at all.
 
         Examples
@@ -333,7 +328,7 @@ class AdaptiveRule:
         write_rule_file(path, saved, {"adaptive_rule": repr(self), "guarantee": self.guarantee})
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
+    def load(cls, path: StrPath) -> Self:
         """Read an adaptive rule, which goes on where it was; see `save` for an example."""
         return read_rule_file(path, SavedAdaptive, cls._restored)
 
@@ -345,7 +340,7 @@ class AdaptiveRule:
         position = -math.inf < saved.position <= rule._high
         if not counts or not position or saved.log.rows.shape[1] != 3:
             raise ValueError("counts or a threshold that no adaptive rule has")
-        rule._queue = LabelQueue.restored(saved.queue, saved.calibrated.classes, rule._opened)
+        rule._queue.restore(saved.queue)
         rule._position, rule.log = saved.position, saved.log
         rule._misses, rule._labels = saved.misses, saved.labels
         return rule

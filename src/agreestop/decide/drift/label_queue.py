@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,11 +34,13 @@ from agreestop.common import (
     as_labels,
     is_integer,
     is_number,
+    without_names,
 )
 from agreestop.common.kept import KeptInFiles
 
 from ..decisions import Decision, Decisions, covered
 from ..rule import Terms
+from ..scores import classes_of_texts
 
 MOST_WAITING = 100_000  # decisions that wait for labels; later ones are not kept
 MOST_HELD = 10_000
@@ -117,10 +119,12 @@ class LabelQueue:
 
     Parameters
     ----------
-    classes
-        The number of classes.
+    terms, classes
+        What the rule promises, and the number of classes.
     opened
         The counter of the rule: the number of its next stream.
+    names
+        The names of the classes, where they are known.
 
     Attributes
     ----------
@@ -138,8 +142,10 @@ class LabelQueue:
         Whether any decision had a number.
     """
 
-    def __init__(self, classes: int, opened: list[int] | None = None) -> None:
-        self.classes, self.opened = classes, opened or [0]
+    def __init__(
+        self, terms: Terms, classes: int, opened: list[int], names: Sequence[str] | None = None
+    ) -> None:
+        self.terms, self.classes, self.opened, self.names = terms, classes, opened, names
         self.explicit = self.numbered = False
         self.observed = self.processed = self.dropped = 0
         self.start = self.next = self.opened[0]
@@ -301,7 +307,7 @@ class LabelQueue:
         A decision that was not observed is added first. The number of a stream tells whether it
         was. Others were not, unless decisions are observed by themselves.
         """
-        labels = self._check(decision, label)
+        labels = self._check(decision, self._as_classes(decision, label))
         number = decision.number if isinstance(decision, Decision) else None
         known = self.explicit if number is None else self._arrived(number)
         if not known and isinstance(decision, (Decision, Decisions)):
@@ -309,6 +315,43 @@ class LabelQueue:
         # The last rows of a batch may not have been kept.
         for one, truth in zip(self._find(decision), labels, strict=False):
             self._label(one, NEVER if truth == NEVER else int(truth not in one.classes))
+
+    def _as_classes(self, decision: Given, label: Any) -> Any:
+        """Labels as classes.
+
+        The index of the name of a class; for open answers the class of a text among the answers of
+        an input; for intervals 0 where they hold the number and 1 where they do not.
+        """
+        terms, never = self.terms, self.classes - 1
+        if terms.has_classes and not terms.open_answers:
+            found = without_names(label, self.names)
+            return int(found) if isinstance(label, str) else found
+        is_text = terms.open_answers and np.asarray(label).dtype.kind == "U"
+        if terms.open_answers and isinstance(decision, Decision) and is_number(label):
+            raise InputError(f"label is {label!r:.80}: give the right answer as text.")
+        if label is None or not (is_text or terms.numbers):
+            return label
+        if not isinstance(decision, (Decision, Decisions)):
+            raise InputError(
+                "label is about an answer that keys and numbers do not tell: give the decision "
+                "itself."
+            )
+        if terms.numbers:
+            if isinstance(decision, Decision) and not is_number(label):
+                raise InputError(f"label is {label!r:.80}: give the true number.")
+            lower, upper = decision.lower, decision.upper
+            if lower is None or upper is None:
+                raise InputError("decision has no interval: give one of the rule that is watched.")
+            inside = covered(np.atleast_1d(lower), np.atleast_1d(upper), np.atleast_1d(label))
+            found = np.where(inside, 0, 1)
+            return found if isinstance(decision, Decisions) else int(found[0])
+        if isinstance(decision, Decision):
+            known = dict(zip(decision.names or (), decision.classes, strict=True))
+            return known.get(label, never)
+        texts = decision.texts or ()
+        if len(np.atleast_1d(label)) != len(texts):
+            raise InputError(f"label must be a text for each of {len(texts)} rows: give as many.")
+        return classes_of_texts(texts, np.atleast_1d(label).tolist(), never)
 
     def _check(self, decision: Given, label: ArrayLike | None) -> list[int]:
         """Return the labels of a decision or a batch, which may be NEVER."""
@@ -434,78 +477,42 @@ class LabelQueue:
             sets=sets,
         )
 
-    @classmethod
-    def restored(cls, saved: SavedQueue, classes: int, opened: list[int]) -> Self:
-        """Return a queue that was saved; raise ValueError for one that no queue can have written.
+    def restore(self, saved: SavedQueue) -> None:
+        """Let a new queue go on where another was saved, and the counter of the rule with it.
 
-        The counter of the rule goes on where it was.
+        Raises ValueError for what no queue can have written.
         """
-        queue = cls(classes, opened)
         for name in COUNTS:
-            setattr(queue, name, getattr(saved, name))
+            setattr(self, name, getattr(saved, name))
         start, next_, streams = saved.start, saved.next, saved.streams
         streams = np.full(len(saved.keys), -1) if streams is None else streams
         arrays = saved.numbers, streams, saved.risks, saved.misses
         columns = zip(*(one.tolist() for one in arrays), saved.keys, saved.sets, strict=True)
-        right = 0 <= start <= next_ and 0 <= saved.dropped <= saved.observed
+        opened, right = self.opened, 0 <= start <= next_ and 0 <= saved.dropped <= saved.observed
         for position, number, risk, miss, key, answer in columns:
             one = Waiting(tuple(np.flatnonzero(answer).tolist()), risk, key, number, miss)
-            right &= miss in (NEVER, UNKNOWN, 0, 1) and queue._names.keys().isdisjoint(one.names)
+            right &= miss in (NEVER, UNKNOWN, 0, 1) and self._names.keys().isdisjoint(one.names)
             if position < 0:
                 right &= next_ < number < next_ + MOST_AHEAD
-                queue._held[number] = queue._name(one)
+                self._held[number] = self._name(one)
             else:
                 right &= saved.processed <= position < saved.observed
                 right &= number == -1 or start <= number < next_
-                queue._waiting[position] = queue._name(one)
-                queue._labels += miss >= 0
-            queue.numbered |= number >= 0
+                self._waiting[position] = self._name(one)
+                self._labels += miss >= 0
+            self.numbered |= number >= 0
             opened[0] = max(opened[0], number + 1)
         opened[0] = max(opened[0], saved.opened, next_)
         # A queue that is right has nothing to release or to process, and is saved as it was.
-        queue._release()
-        queue.take()
-        again = queue.saved()
+        self._release()
+        self.take()
+        again = self.saved()
         names = (*COUNTS, "numbers", "misses", "sets", "keys")
         right &= all(np.array_equal(getattr(again, name), getattr(saved, name)) for name in names)
-        right &= [one.number for one in queue.inputs] == streams.tolist()
+        right &= [one.number for one in self.inputs] == streams.tolist()
         right &= saved.opened >= 0 and max(opened[0], saved.observed) <= MOST_OBSERVED
         if not right:
             raise ValueError("decisions in an order that no queue has")
-        return queue
-
-
-def as_classes(terms: Terms, classes: int, decision: Given, label: Any) -> Any:
-    """Labels as classes: for open answers the class of a text among the answers of an input, for
-    intervals 0 where they hold the number and 1 where they do not.
-    """
-    is_text = terms.open_answers and np.asarray(label).dtype.kind == "U"
-    if terms.open_answers and isinstance(decision, Decision) and is_number(label):
-        raise InputError(f"label is {label!r:.80}: give the right answer as text.")
-    if label is None or not (is_text or terms.numbers):
-        return label
-    if not isinstance(decision, (Decision, Decisions)):
-        raise InputError(
-            "label is about an answer that keys and numbers do not tell: give the decision itself."
-        )
-    if terms.numbers:
-        if isinstance(decision, Decision) and not is_number(label):
-            raise InputError(f"label is {label!r:.80}: give the true number.")
-        lower, upper = decision.lower, decision.upper
-        if lower is None or upper is None:
-            raise InputError("decision has no interval: give one of the rule that is watched.")
-        inside = covered(np.atleast_1d(lower), np.atleast_1d(upper), np.atleast_1d(label))
-        found = np.where(inside, 0, 1)
-        return found if isinstance(decision, Decisions) else int(found[0])
-    never = classes - 1
-    if isinstance(decision, Decision):
-        known = dict(zip(decision.names or (), decision.classes, strict=True))
-        return known.get(label, never)
-    texts = decision.texts or ()
-    if len(np.atleast_1d(label)) != len(texts):
-        raise InputError(f"label must be a text for each of {len(texts)} rows: give as many.")
-    pairs = zip(texts, np.atleast_1d(label).tolist(), strict=True)
-    return np.array([names.index(one) if one in names else never for names, one in pairs])
 
 
 def as_risk(risk: float | None) -> float:

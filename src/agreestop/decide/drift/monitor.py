@@ -26,23 +26,22 @@ from array import array
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 from fractions import Fraction
-from os import PathLike
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from agreestop.common import GAMMA, Floats, InputError, as_seed, is_number, mix
+from agreestop.common import GAMMA, Floats, InputError, StrPath, as_seed, is_number, mix
 from agreestop.common.kept import KeptInFiles
 from agreestop.common.levels import Target, as_target, in_words
 
-from ..calibrated import CalibratedRule, try_out
+from ..calibrated import CalibratedRule, check_calibrated, try_out
 from ..decisions import Decision, Decisions
 from ..rule_files import read_rule_file, write_rule_file
 from ..scores import ScoresLike
 from .betting import Wealth, smoothed_rank
-from .label_queue import FINAL_LABEL, Given, LabelQueue, SavedQueue, as_classes
+from .label_queue import FINAL_LABEL, Given, LabelQueue, SavedQueue
 from .miss_level import miss_level
 from .risk_grid import RiskGrid
 
@@ -158,10 +157,7 @@ class DriftMonitor:
     """
 
     def __init__(self, calibrated: CalibratedRule, delta: Target = 0.05, *, seed: int = 0) -> None:
-        if not isinstance(calibrated, CalibratedRule):
-            raise InputError(
-                f"calibrated is {calibrated!r}: give what rule.calibrate(...) returned."
-            )
+        check_calibrated(calibrated)
         self.calibrated = calibrated
         self.delta, self.seed = as_target(delta, "delta"), as_seed(seed)
         self._limit = float(1 / self.delta)
@@ -171,7 +167,9 @@ class DriftMonitor:
         self._promise = miss_level(calibrated, self.delta)
         self.level = self._promise.level
         self._given_up = 0
-        self._queue = LabelQueue(calibrated.classes, calibrated.opened)
+        self._queue = LabelQueue(
+            calibrated.rule.terms, calibrated.classes, calibrated.opened, calibrated.class_names
+        )
         known = calibrated.first_risks
         self._grid = RiskGrid.of(known, calibrated.eta)
         self._bag = self._on_grid(np.empty(0) if known is None else known)
@@ -352,12 +350,11 @@ class DriftMonitor:
         if label is not None:
             self._level()
         _check_new(decision)
-        known = self.calibrated.rule.terms, self.calibrated.classes
-        self._queue.update(decision, as_classes(*known, decision, label))
+        self._queue.update(decision, label)
         return self._proceed()
 
     def _level(self) -> float:
-        """The share of misses that is watched for, or a sentence why there is none."""
+        """The share of misses that is watched for; where there is no share, a sentence says why."""
         if self.level is None:
             raise InputError(self._promise.reason[0].upper() + self._promise.reason[1:])
         return self.level
@@ -501,7 +498,7 @@ class DriftMonitor:
         counts = f"{self.observed} decisions, {self.labels} labels processed{without}"
         return f"DriftMonitor: {counts}; {words}"
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write all that the monitor knows to one file, which appears whole or not at all.
 
         Examples
@@ -535,7 +532,7 @@ class DriftMonitor:
         write_rule_file(path, saved, {"monitor": repr(self), "guarantee": self.guarantee})
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
+    def load(cls, path: StrPath) -> Self:
         """Read a monitor, which goes on where it was; see `save` for an example.
 
         Open streams with its rule, `monitor.calibrated`, whose numbers go on.
@@ -543,7 +540,7 @@ class DriftMonitor:
         return read_rule_file(path, SavedMonitor, cls._restored)
 
     @classmethod
-    def resume(cls, path: str | PathLike[str], calibrated: CalibratedRule) -> Self:
+    def resume(cls, path: StrPath, calibrated: CalibratedRule) -> Self:
         """Read the monitor of this rule, or make a new one if there is no such file.
 
         The numbers of the rule's streams go on where they were. Streams that were open when the
@@ -590,8 +587,7 @@ class DriftMonitor:
             raise ValueError("labels that no monitor gave up")
         monitor.alarms, monitor.misses, monitor.inputs = saved.alarms, saved.misses, saved.inputs
         monitor._bag, monitor._given_up = monitor._on_grid(bag), saved.given_up
-        counter = monitor.calibrated.opened
-        monitor._queue = LabelQueue.restored(saved.queue, saved.calibrated.classes, counter)
+        monitor._queue.restore(saved.queue)
         return monitor
 
 

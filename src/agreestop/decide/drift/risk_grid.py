@@ -22,8 +22,8 @@ from agreestop.common import Floats, Integers
 
 CELL, LEAST_WIDTH = 64, 1e-4  # the width of a cell in units of η, and its least width
 OFFSETS = 64  # candidates, evenly spaced over a cell
-SHARED = 0.005  # the share of the examples that makes a value one of the shared ones, and at least
-FEWEST = 3  # so many of them
+SHARED = 0.005  # from this share of the examples on, a value counts as shared,
+FEWEST = 3  # if at least this many examples have it
 EDGE = 1 / 8  # of a cell: shared values stay this far from its edges, where that is possible
 
 
@@ -46,10 +46,11 @@ class RiskGrid:
         return cls(width, float(offsets[np.lexsort(too_near[::-1])[0]]))
 
     def middle(self, risk: float) -> float:
-        """The middle of the cell of a risk; an infinite one stays as it is."""
-        if not math.isfinite(risk):
+        """The middle of the cell of a risk; one stays as it is where cells have no number."""
+        cell = (risk - self.offset) / self.width
+        if not math.isfinite(cell):
             return risk
-        return (math.floor((risk - self.offset) / self.width) + 0.5) * self.width + self.offset
+        return (math.floor(cell) + 0.5) * self.width + self.offset
 
 
 def _shared(risks: Floats, eta: float) -> tuple[Floats, Integers]:

@@ -6,8 +6,8 @@
 
 A larger slack opens the gate earlier and leaves more to calibration, a smaller one separates the
 blocks better: for a stop at τ, P(miss | τ ≤ t) ≤ α·P(G ≤ t)/P(τ ≤ t) at every end t of a block.
-Among a few shares and slacks, those of least latency on the other half of the tuning rows are
-taken, if their ratio P(G ≤ t)/P(τ ≤ t) there is at most (1 + blocks)/2 and at most LARGEST_RATIO.
+Among a few shares and slacks, the pair of least latency on the other half of the tuning rows is
+taken, if its ratio P(G ≤ t)/P(τ ≤ t) there is at most (1 + blocks)/2 and at most LARGEST_RATIO.
 Without that limit a gate that is open at once for all inputs would often win, and its promise by
 block would be the marginal one.
 """

@@ -17,7 +17,6 @@ P(answered and wrong) ≤ 1 - target, on rows that did not fix the line.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Self
 
 import numpy as np
@@ -31,18 +30,19 @@ from agreestop.common import (
     as_floats,
     as_max_set_size,
     as_seed,
+    set_fields,
 )
 from agreestop.common.levels import Rounding, Target, as_target, in_gap, least_n
 
 from ..answer_kinds import BestClasses
-from ..checkpoints import Conditions, Evidence
+from ..checkpoints import Conditions
 from ..leakage import TunedRows, cut_fitted
 from ..risks import Risk, TopMass
-from ..scores import ScoresLike, as_scores, at_checkpoint, labels_of
+from ..scores import ScoresLike, as_scores, labels_of
 from ..thresholds import allowed_threshold
+from .logistic import regress
 
 LEAST_ROWS = 20
-STEPS, PENALTY, LONGEST_STEP = 40, 1.0, 2.0  # of Newton's method
 LARGEST_LOG_RISK = 30.0  # beyond it risks count alike while the curves are fitted
 
 
@@ -85,7 +85,7 @@ class GiveUp(KeptInFiles):
     rows: TunedRows | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ceilings", as_floats(self.ceilings, "ceilings"))
+        set_fields(self, ceilings=as_floats(self.ceilings, "ceilings"))
         if not isinstance(self.risk, Risk | None) or self.ceilings.ndim != 1:
             raise InputError(
                 f"ceilings has shape {self.ceilings.shape} and risk is {self.risk!r:.60}: give "
@@ -138,11 +138,11 @@ class GiveUp(KeptInFiles):
         risk : Risk
             `TopMass()` unless another is given, such as the gate of the rule.
         people : array (n,), optional
-            The person of each row: the share is then that of rows of new people.
+            The person of each row: the share is then about rows of new people.
         seed : int
             Which half of the rows, or of the people, fits the curves of hope.
         """
-        premature = 1 - as_target(1 - _as_fraction(share), "1 - share")
+        premature = as_target(share, "share")
         data, size = (
             as_scores(scores_or_log_confidence, labels, times),
             as_max_set_size(max_set_size),
@@ -150,9 +150,8 @@ class GiveUp(KeptInFiles):
         truth, known = labels_of(data), data.times
         base = TopMass() if risk is None else risk
         fitted = base.cut(known)  # the base is kept as fitted, so that rules may cut it themselves
-        parts = [fitted.evidence(at, at_checkpoint(data, at), size) for at in range(len(known))]
-        evidence = Evidence.stack(parts)
-        right = BestClasses(size).failures(evidence, truth, None, None).fails[:, -1] > -np.inf
+        evidence = fitted.over_time(data, size)
+        right = BestClasses(size).failures(evidence, truth, None).fails[:, -1] > -np.inf
         conditions = Conditions.of(len(truth), people=people)
         units = np.arange(len(truth)) if conditions.people is None else conditions.people
         count = int(units.max()) + 1
@@ -181,15 +180,6 @@ class GiveUp(KeptInFiles):
         return cls(base, np.array(ceilings), known, TunedRows.of(data.log_confidence, data.ids))
 
 
-def _as_fraction(share: Target) -> Fraction:
-    try:
-        return share if isinstance(share, Fraction) else Fraction(str(share).strip())
-    except (ValueError, ZeroDivisionError):
-        raise InputError(
-            f"share is {share!r:.80}: give a share of the inputs, such as 0.05."
-        ) from None
-
-
 def _hope(log_risk: Floats, level: Floats, slope: Floats) -> Floats:
     """Log-odds (n, M); ∞ at checkpoints where the risk says nothing."""
     with np.errstate(invalid="ignore"):
@@ -198,19 +188,6 @@ def _hope(log_risk: Floats, level: Floats, slope: Floats) -> Floats:
 
 def _fit_curves(log_risk: Floats, right: Booleans) -> tuple[Floats, Floats]:
     """Level and slope (M,) of log-odds, level - slope · log e_t, that the last answer is right."""
-    x = np.clip(log_risk, -LARGEST_LOG_RISK, LARGEST_LOG_RISK)
-    centre, spread = x.mean(axis=0), x.std(axis=0)
-    z = (x - centre) / np.where(spread > 0, spread, 1.0)
-    level, slope = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-    for _ in range(STEPS):
-        p = 1 / (1 + np.exp(-(level - slope * z)))
-        error, curve = right[:, None] - p, p * (1 - p)
-        first, second = error.sum(axis=0), -(error * z).sum(axis=0) - PENALTY * slope
-        a, b = curve.sum(axis=0) + 1e-9, -(curve * z).sum(axis=0)
-        c = (curve * z**2).sum(axis=0) + PENALTY
-        det = a * c - b * b
-        steps = np.stack([c * first - b * second, a * second - b * first]) / det
-        steps = np.clip(steps, -LONGEST_STEP, LONGEST_STEP)
-        level, slope = level + steps[0], slope + steps[1]
-    slope = np.where(spread > 0, slope, 0.0) / np.where(spread > 0, spread, 1.0)
-    return level + slope * centre, slope
+    risks = np.clip(log_risk, -LARGEST_LOG_RISK, LARGEST_LOG_RISK)
+    slope, level = np.transpose([regress(risk[:, None], right) for risk in risks.T])
+    return level, -slope

@@ -5,8 +5,8 @@
 A schedule is the number of members at the first checkpoint and the time at which each other member
 joins. Families of such schedules are tried on the tuning split: some members for good, some and
 later all, members that join after waits that grow. From the best one a seeded random search moves
-the joins, and the shape of the threshold with them: e_t < λ·(t·k/(T·K))^power. Stops are those of
-AgreeStop with the mass outside the best classes as risk, with and without temperatures, which are
+the joins, and the shape of the threshold with them: e_t < λ·(t·k/(T·K))^power. Inputs stop as with
+AgreeStop, whose risk is the mass outside the best classes, with and without temperatures, which are
 fitted on the other half of the rows.
 """
 
@@ -23,11 +23,11 @@ from agreestop.common import Floats, InputError, Integers, Schedule, is_number
 from agreestop.common.levels import order_statistic, quantile_rank
 
 from ..answer_kinds import BestClasses
-from ..checkpoints import Evidence, Failures
+from ..checkpoints import Failures
 from ..leakage import TunedRows
 from ..risks import TopMass
 from ..rule import Rule
-from ..scores import Scores, ScoresLike, as_scores, at_checkpoint, labels_of
+from ..scores import Scores, ScoresLike, as_scores, labels_of
 from .splits import divisions
 
 SEARCH_STEPS = 120
@@ -350,9 +350,9 @@ def _failures(data: Scores, answer: BestClasses, tempered: bool) -> Failures:
     for member, rows in itertools.product(range(members), (half, ~half)):
         few = replace(data, log_confidence=data.log_confidence[:, :, : member + 1])
         risk = TopMass.fit(few.rows(~rows)) if tempered else TopMass()
-        some, size = few.rows(rows), answer.max_set_size
-        read = [risk.evidence(time, at_checkpoint(some, time), size) for time in range(times)]
-        part = answer.failures(Evidence.stack(read), labels_of(some), None, None)
+        some = few.rows(rows)
+        evidence = risk.over_time(some, answer.max_set_size)
+        part = answer.failures(evidence, labels_of(some), None)
         opens[rows, :, member], fails[rows, :, member] = part.opens, part.fails
         fails_end[rows, member] = part.fails_end
     return Failures(opens, fails, fails_end)

@@ -42,7 +42,7 @@ class PoolFigures:
     Attributes
     ----------
     coverage, normalized_latency, set_size, kept
-        Those of `Evaluation`.
+        As in `Evaluation`.
     work
         The mean number of member-steps.
 
@@ -112,8 +112,11 @@ class Splits:
     @property
     def kept(self) -> Estimate:
         """The mean share for which the promise is kept: coverage, and abstentions."""
-        kepts = self.coverages if self.kepts is None else self.kepts
-        return Estimate.of_mean(kepts, self.confidence)
+        return Estimate.of_mean(self._kepts, self.confidence)
+
+    @property
+    def _kepts(self) -> Floats:
+        return self.coverages if self.kepts is None else self.kepts
 
     @property
     def coverage(self) -> Estimate:
@@ -143,8 +146,7 @@ class Splits:
     @property
     def _all_figures(self) -> Floats:
         """Coverage, what is kept, latency, set size, and work if it is known, (4 or 5, repeats)."""
-        kepts = self.coverages if self.kepts is None else self.kepts
-        rows = [self.coverages, kepts, self.latencies, self.set_sizes]
+        rows = [self.coverages, self._kepts, self.latencies, self.set_sizes]
         return np.stack(rows if self.works is None else [*rows, self.works])
 
     @cached_property

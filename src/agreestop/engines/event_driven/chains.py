@@ -32,7 +32,7 @@ from agreestop.networks.graphs import (
     SumPool,
 )
 
-from .layout import LayerPlan, load_kernels
+from .layout import LayerPlan, join_members, load_kernels
 
 MOST_WEIGHTS = 2**25  # the largest matrix that a chain of linear maps is folded into
 CLOSE = 1e-9  # relative difference that folding may make, in double precision
@@ -64,6 +64,35 @@ def plan_chain(network: GraphNetwork) -> list[LayerPlan]:
             full=True,
         )
     return plans
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """Networks that are chains of layers of the same sizes: the members of one network.
+
+    input_shape, repeats: as of a `GraphNetwork`. layers: those of all members together.
+    """
+
+    real_input = True
+
+    input_shape: tuple[int, ...]
+    repeats: str
+    layers: list[LayerPlan]
+
+
+def plan_chains(networks: Sequence[GraphNetwork]) -> list[Chains]:
+    """Networks that differ in their numbers alone are members of one; else each is one of its own.
+
+    An InputError says why one is not a chain.
+    """
+    planned = [plan_chain(network) for network in networks]
+    sizes = [[plan.geometry for plan in layers] for layers in planned]
+    groups = [planned] if all(one == sizes[0] for one in sizes) else [[one] for one in planned]
+    about = tuple(networks[0].input_shape), networks[0].repeats
+    return [
+        Chains(*about, [join_members(layers) for layers in zip(*group, strict=True)])
+        for group in groups
+    ]
 
 
 def _origin(network: GraphNetwork, index: int) -> tuple[int, list[nn.Module]]:

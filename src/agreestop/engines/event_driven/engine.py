@@ -21,20 +21,19 @@ from numpy.typing import NDArray
 from agreestop.common import Booleans, InputError, Integers, as_count, cores, parallel_for
 from agreestop.events.container import Events, Inputs
 from agreestop.networks.architectures import Convolutional, FullyConnected, SpikingNetwork
-from agreestop.networks.graphs import GraphNetwork
 
 from ..inputs import check_event_inputs, check_inputs, check_kept_rows, check_steps, is_binary
 from ..prefilter import Prefilter
 from ..protocol import CHUNK_STEPS, EnsembleRun, Operations, describe
-from .chains import plan_chain
+from .chains import Chains
 from .layout import (
     NO_VALUES,
     Block,
     FlatNetwork,
     aligned,
-    flatten_network,
     flatten_plans,
     load_kernels,
+    plan_network,
 )
 from .live import EventDrivenFiltered, EventDrivenLive, EventDrivenSlots
 from .rows import RowRun
@@ -52,7 +51,7 @@ class EventDriven:
     """The `Engine` of K members of a fully connected or convolutional network, copied: later
     training does not change the engine.
 
-    A `GraphNetwork` that is a chain of layers is one member.
+    `Chains` are members that were graphs.
 
     precision: how weights are stored. "float32" keeps them. "bfloat16" rounds them to 8 bits of
     mantissa and takes half the memory. "int8" rounds them to 127 steps for each member and output,
@@ -69,14 +68,14 @@ class EventDriven:
 
     def __init__(
         self,
-        network: SpikingNetwork | GraphNetwork,
+        network: SpikingNetwork | Chains,
         precision: str = "float32",
         threads: int | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}.")
         config = getattr(network, "config", network)
-        if not isinstance(config, (FullyConnected, Convolutional, GraphNetwork)):
+        if not isinstance(config, (FullyConnected, Convolutional, Chains)):
             raise InputError(
                 f"the network is a {type(config).__name__}, and the event-driven engine runs "
                 "FullyConnected and Convolutional: "
@@ -86,18 +85,11 @@ class EventDriven:
         self.precision = precision
         self.threads = cores() if threads is None else as_count(threads, "threads")
         self.input_shape, self.repeats = tuple(config.input_shape), network.repeats
-        if isinstance(network, GraphNetwork):
-            self._network = flatten_plans(plan_chain(network), precision, real_input=True)
-        else:
-            self._network = flatten_network(network, precision)
+        plans = network.layers if isinstance(network, Chains) else plan_network(network)
+        self._network = flatten_plans(plans, precision, network.real_input)
         self.members, self.classes = self._network.members, self._network.classes
 
     __repr__ = describe
-
-    @property
-    def network(self) -> FlatNetwork:
-        """The members as the kernels read them: geometry, weights as they are stored, constants."""
-        return self._network
 
     def chunk_steps(self, rows: int) -> int:
         return CHUNK_STEPS
@@ -133,8 +125,10 @@ class EventDriven:
         live = EventDrivenLive(self._network, self.input_shape, self.repeats)
         return EventDrivenFiltered(live, prefilter, times)
 
-    def live_slots(self, slots: int) -> "EventDrivenSlots":
-        return EventDrivenSlots(self._network, slots, self.repeats)
+    def live_slots(
+        self, slots: int, times: Integers, prefilter: Prefilter | None = None
+    ) -> "EventDrivenSlots":
+        return EventDrivenSlots(self._network, slots, self.repeats, times, prefilter)
 
     def members_slice(self, first: int, last: int) -> "EventDriven":
         part = copy(self)
@@ -223,7 +217,7 @@ class EventDrivenPass:
         )
         received = block.received
         for index, layer in enumerate(network.layers):
-            spikes, shared = block.spikes[index], not (index or network.received)
+            spikes = block.spikes[index]
             fixed = (
                 layer,
                 network.members,
@@ -234,20 +228,13 @@ class EventDrivenPass:
                 self._state,
                 steps,
             )
-            given = (*fixed, spikes, received, frames, self._valued and index == 0)
-            if shared:
+            given: tuple[Any, ...] = (*fixed, spikes, received, frames, self._valued and not index)
+            buffers: tuple[str, ...] = ("active", "starts", "events", "values", "currents")
+            units = (network.members if index else 1) * int(layer["height"])
+            if not (index or network.received):  # all threads read the lists of the inputs
                 units = network.members * int(layer["wide"] + layer["narrow"])
-                self._in_parallel(
-                    units * len(slots), kernels.advance, (*given, *lists_of_inputs), ("currents",)
-                )
-            else:
-                units = (network.members if index else 1) * int(layer["height"])
-                self._in_parallel(
-                    units * len(slots),
-                    kernels.advance,
-                    given,
-                    ("active", "starts", "events", "values", "currents"),
-                )
+                given, buffers = (*given, *lists_of_inputs), ("currents",)
+            self._in_parallel(units * len(slots), kernels.advance, given, buffers)
             received = spikes
             if layer["pool"]:
                 received = block.pooled[index]

@@ -72,6 +72,27 @@ class LayerPlan:
         """Whether it is a convolution rather than fully connected."""
         return self.window != self.shape[1:] or self.size != (1, 1)
 
+    @property
+    def geometry(self) -> dict[str, int]:
+        """What a record of it says, by name."""
+        return {
+            "neuron": self.neuron, "recurrent": self.recurrent, "pool": int(self.pool),
+            "rows": self.weight.shape[1], "outputs": self.weight.shape[2],
+            "height": self.size[0], "width": self.size[1],
+            "window_y": self.window[0], "window_x": self.window[1],
+            "stride_y": self.stride[0], "stride_x": self.stride[1],
+            "pad_y": self.padding[0], "pad_x": self.padding[1],
+            "in_channels": self.shape[0], "in_height": self.shape[1], "in_width": self.shape[2],
+        }  # fmt: skip
+
+
+def join_members(plans: Sequence[LayerPlan]) -> LayerPlan:
+    """A layer of the members of several layers of one geometry."""
+    weight, constants = (
+        np.concatenate([getattr(plan, name) for plan in plans]) for name in ("weight", "constants")
+    )
+    return replace(plans[0], weight=weight, constants=constants)
+
 
 @dataclass(frozen=True, eq=False)
 class _Packed:
@@ -120,7 +141,7 @@ def _synapses(
     return weight.float().cpu().numpy(), together.float().numpy()
 
 
-def _stored(
+def stored_weights(
     weight: NDArray[np.float32], precision: str
 ) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """Weights (K, rows, outputs) in the given precision, and the size (K, outputs) of
@@ -155,7 +176,7 @@ def _pack(plan: LayerPlan, precision: str, first: bool) -> _Packed:
             "the members hold weights that are not finite in float32: train again with a lower "
             "learning rate."
         )
-    stored, unit = _stored(plan.weight, precision)
+    stored, unit = stored_weights(plan.weight, precision)
     members, rows, outputs = stored.shape
     wide, rest = divmod(outputs, kernels.WIDE)
     wide, rest = (wide + 1, 0) if rest > kernels.WIDE // 2 else (wide, rest)
@@ -184,18 +205,10 @@ def _pack(plan: LayerPlan, precision: str, first: bool) -> _Packed:
     constants[0, :, :outputs] *= unit
     # lanes without a neuron never spike
     constants[kernels.CONSTANTS.index("threshold"), :, outputs:] = np.inf
-    entry = {
-        "convolves": int(plan.convolves),
-        "still": int(_is_still(plan)),
-        "neuron": plan.neuron, "recurrent": plan.recurrent,
+    entry = plan.geometry | {
+        "convolves": int(plan.convolves), "still": int(_is_still(plan)), "own": int(not first),
         "listed": int(first and not plan.convolves and not plan.recurrent),
-        "own": int(not first), "rows": rows, "outputs": outputs,
-        "height": plan.size[0], "width": plan.size[1],
-        "window_y": plan.window[0], "window_x": plan.window[1],
-        "stride_y": plan.stride[0], "stride_x": plan.stride[1],
-        "pad_y": plan.padding[0], "pad_x": plan.padding[1], "pool": int(plan.pool),
         "wide": wide, "narrow": narrow, "lanes": lanes, "words": -(-lanes // 64),
-        "in_channels": plan.shape[0], "in_height": plan.shape[1], "in_width": plan.shape[2],
         "row_stride": block.shape[1], "member_stride": lanes if first else rows * block.shape[1],
     }  # fmt: skip
     return _Packed(entry, block, constants)
@@ -273,22 +286,6 @@ class FlatNetwork:
             block[:] = parts.reshape(-1)
         return weights
 
-    def numbers_of(self, layer: Any, member: int) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """Weights (rows, outputs) and constants (8, outputs) of a member, without padding."""
-        kernels, lanes = load_kernels(), int(layer["lanes"])
-        first = layer["weights_at"] + member * layer["member_stride"]
-        rows = first + np.arange(layer["rows"])[:, None] * layer["row_stride"]
-        weights = self.weights[rows + np.arange(lanes)]
-        wide = int(layer["wide"]) * kernels.WIDE
-        if weights.dtype == np.uint16:  # what `_in_pairs` did
-            pairs = weights[:, :wide].reshape(len(weights), -1, kernels.WIDE // 2, 2)
-            weights[:, :wide] = np.concatenate([pairs[..., 1], pairs[..., 0]], -1).reshape(
-                len(weights), wide
-            )
-        outputs = np.arange(layer["outputs"])
-        own = layer["lanes_at"] + member * lanes + outputs
-        return weights[:, outputs], self.constants[:, own]
-
     def select_members(self, first: int, last: int) -> "FlatNetwork":
         """The network of the members first … last - 1.
 
@@ -313,8 +310,8 @@ class FlatNetwork:
         )
 
 
-def flatten_network(network: SpikingNetwork, precision: str) -> FlatNetwork:
-    """A copy of the network with weights of this precision."""
+def plan_network(network: SpikingNetwork) -> list[LayerPlan]:
+    """The layers of a network, copied."""
     config = network.config
     shape = (
         config.input_shape
@@ -332,7 +329,7 @@ def flatten_network(network: SpikingNetwork, precision: str) -> FlatNetwork:
         )
         plans.append(LayerPlan(*_synapses(layer, shape[0]), shape, size, window, padding=around))
         shape = (plans[-1].weight.shape[2], *size)
-    return flatten_plans(plans, precision, config.real_input)
+    return plans
 
 
 def flatten_plans(plans: Sequence[LayerPlan], precision: str, real_input: bool) -> FlatNetwork:

@@ -12,10 +12,17 @@ from ..prefilter import Prefilter
 from .layout import NO_VALUES, FlatNetwork, Lists, aligned, load_kernels
 
 NOT_VALUED = NO_VALUES, False
+NO_PREFILTER = 1.0, np.empty(0), np.empty(0), np.empty((0, 0)), 0, 0.0, 0.0
+"""The numbers of a prefilter without bounds, so that the rule judges every checkpoint."""
 MOST_TOGETHER = 512
 """Steps of live inputs that are computed layer by layer together."""
 _COMPILED: set[tuple[Any, np.dtype[Any]]] = set()
 """Kernels that have run, and the types of their weights."""
+
+
+def _with_values(values: NDArray[np.float32] | None) -> tuple[NDArray[np.float32], bool]:
+    """The values of events as kernels take them, and whether there are any."""
+    return NOT_VALUED if values is None else (values, True)
 
 
 def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -33,17 +40,26 @@ def _live_buffers(network: FlatNetwork) -> tuple[tuple[Any, ...], tuple[Any, ...
 
 
 def _buffers_together(network: FlatNetwork, slots: int) -> tuple[Any, ...]:
-    """Buffers for steps of many live inputs at once: spikes, and lists of the inputs.
+    """Buffers for steps of many live inputs at once: spikes, lists of events, and currents.
 
-    Networks of convolutions run one step after the other.
+    Networks of convolutions, and recurrent ones, run one step after the other.
     """
     layers, most = network.layers, min(slots, MOST_TOGETHER)
-    if not layers["listed"][0] or layers["convolves"].any():
+    if layers["convolves"].any() or layers["recurrent"].any():
         most = 0
-    # the kernels test eight words at once, as in Block
-    spikes = np.zeros((sum(network.spikes) + 7, most), np.uint64)
-    lists = Lists.of(most, most * network.inputs)
-    return spikes, lists.starts, lists.events
+    spikes = np.zeros((sum(network.spikes), most), np.uint64)
+    lists = Lists.of(most, most * network.listed, most * load_kernels().WIDE)
+    return spikes, lists.starts, lists.events, lists.currents
+
+
+def _judging(
+    network: FlatNetwork, clock: Integers, times: Integers, prefilter: Prefilter | None
+) -> tuple[Any, ...]:
+    """What kernels take to find the steps that the rule must judge."""
+    members, classes = network.members, network.classes
+    scratch = np.empty((members, classes)), np.empty(members), np.empty((2, classes))
+    numbers = NO_PREFILTER if prefilter is None else prefilter.numbers_of_counts
+    return clock, times, *numbers, *scratch, np.empty(classes, np.int64)
 
 
 @final
@@ -56,40 +72,48 @@ class EventDrivenSlots:
     those of `EventDrivenLive`.
     """
 
-    def __init__(self, network: FlatNetwork, slots: int, repeats: str) -> None:
+    def __init__(
+        self,
+        network: FlatNetwork,
+        slots: int,
+        repeats: str,
+        times: Integers,
+        prefilter: Prefilter | None,
+    ) -> None:
         self._network, self._kernel = network, load_kernels().push_rows
         self._counts: Integers = np.zeros((slots, network.members, network.classes), np.int64)
         self._states = aligned(slots * network.state, np.float32).reshape(slots, network.state)
-        self._buffers = _live_buffers(network)
-        self._together = _buffers_together(network, slots)
+        self._clocks: Integers = np.zeros((slots, 2), np.int64)
+        inputs, buffers = _live_buffers(network)
+        # what the kernel takes before the results of a push, and after them
+        self._before = *inputs, self._states, *buffers, self._counts
+        judging = _judging(network, self._clocks, times, prefilter)
+        self._after = *_buffers_together(network, slots), *judging
         self.inputs, self.repeats = network.inputs, repeats
         # numba compiles now rather than during a stream
-        self.push(np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(0, np.int64))
+        self.push(np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(0, np.int64), True)
         self.reset(0)
 
     def reset(self, slot: int) -> None:
-        self._states[slot], self._counts[slot] = 0, 0
+        self._states[slot], self._counts[slot], self._clocks[slot] = 0, 0, 0
 
     def evidence(self, slot: int) -> Integers:
         return self._counts[slot]
 
-    def push(self, slots: Integers, pointers: Integers, indices: Integers) -> Integers:
-        network, (inputs, buffers) = self._network, self._buffers
-        evidence: Integers = np.empty((len(slots), network.members, network.classes), np.int64)
-        values = None
+    def push(
+        self, slots: Integers, pointers: Integers, indices: Integers, checked: bool = False
+    ) -> tuple[Integers, Integers] | None:
+        network, values = self._network, None
+        if self.repeats != "once" and not checked:
+            return None
         if self.repeats == "each":
             pointers, indices, values = count_repeats(pointers, indices, network.inputs)
-        given = (
-            slots,
-            pointers,
-            indices,
-            NO_VALUES if values is None else values,
-            values is not None,
-        )
-        before = (network.layers, network.weights, network.constants, *given)
-        after = *buffers, self._counts, evidence, *self._together
-        self._kernel(*before, *inputs, self._states, *after)
-        return evidence
+        given = slots, pointers, indices, *_with_values(values), checked
+        found = np.empty((len(slots), 2), np.int64)
+        evidence = np.empty((len(slots), network.members, network.classes), np.int64)
+        before = network.layers, network.weights, network.constants, *given, *self._before
+        count = self._kernel(*before, found, evidence, *self._after)
+        return None if count < 0 else (found[:count], evidence[:count])
 
 
 @final
@@ -100,7 +124,7 @@ class EventDrivenLive:
     """
 
     def __init__(self, network: FlatNetwork, input_shape: tuple[int, ...], repeats: str) -> None:
-        self._network, self._shape, self._repeats = network, input_shape, repeats
+        self.network, self._shape, self._repeats = network, input_shape, repeats
         self.counts: Integers = np.zeros((network.members, network.classes), np.int64)
         self._state = aligned(network.state, np.float32)
         inputs, buffers = _live_buffers(network)
@@ -111,7 +135,7 @@ class EventDrivenLive:
 
     def compile(self, kernel: Any, *more: Any) -> None:
         """Have numba compile a kernel before the stream rather than during it."""
-        known = kernel, self._network.weights.dtype
+        known = kernel, self.network.weights.dtype
         if known not in _COMPILED:
             kernel(*self.before, np.zeros(0, np.int64), *NOT_VALUED, *self.after, *more)
             self._state[:], self.counts[:] = 0, 0
@@ -139,24 +163,24 @@ class EventDrivenLive:
             if events is not None
             else self._from_frame(cast(ArrayLike, frame))
         )
-        return given, NOT_VALUED if values is None else (values, True)
+        return given, _with_values(values)
 
     def check(self, wrong: int, given: Integers) -> None:
         """Refuse a step with events that are no inputs, of which one is number `wrong`."""
         if wrong >= 0:
-            check_events(given, self._network.inputs)  # says which
+            check_events(given, self.network.inputs)  # says which
 
     def _from_frame(self, frame: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
         """The flat indices of the active inputs, and their values for a network of real inputs."""
-        flat = check_frame(frame, self._shape, self._network.real_input)
+        flat = check_frame(frame, self._shape, self.network.real_input)
         active = np.flatnonzero(flat)
-        if not self._network.real_input:
+        if not self.network.real_input:
             return active, None
         return active, flat[active].astype(np.float32)
 
     def _from_events(self, events: ArrayLike) -> tuple[Integers, NDArray[np.float32] | None]:
         """The same from flat indices, which may be repeated."""
-        whole, indices = self._network.inputs, cast(Integers, events)
+        whole, indices = self.network.inputs, cast(Integers, events)
         plain = (
             type(events) is np.ndarray
             and events.dtype == np.int64
@@ -182,10 +206,7 @@ class EventDrivenFiltered:
     def __init__(self, live: EventDrivenLive, prefilter: Prefilter, times: Integers) -> None:
         self._live, self._kernel, self.evidence = live, load_kernels().push_filtered, live.counts
         self._clock: Integers = np.zeros(2, np.int64)
-        members, classes = live.counts.shape
-        scratch = np.empty((members, classes)), np.empty(members), np.empty((2, classes))
-        order = np.empty(classes, np.int64)
-        judging = self._clock, times, *prefilter.numbers_of_counts, *scratch, order
+        judging = _judging(live.network, self._clock, times, prefilter)
         live.compile(self._kernel, *judging)
         self._clock[:] = 0
         self._before, self._after = live.before, (*live.after, *judging)

@@ -8,7 +8,7 @@
  *
  * All in double. exp, log1p and expm1 come from the C library, whose last bits may differ from those of numpy. Rules are calibrated on
  * risks of examples, and counts are small integers, so a risk may well be equal to its threshold. So two numbers that differ by less than
- * SLACK are taken as equal, as they are in Python unless rounding tells them apart. `ag_margin` reports how near all others came.
+ * TIED are taken as equal, as they are in Python unless rounding tells them apart. `ag_margin` reports how near all others came.
  */
 #include "rule.h"
 
@@ -16,7 +16,7 @@
 
 #include "rule_data.h"
 
-#define SLACK 1e-11
+#define TIED 1e-11
 #define LARGEST_LOGIT 1e300
 
 static ag_distance distance = {INFINITY, 0};
@@ -28,7 +28,7 @@ int ag_compare(double value, double limit)
     if (isinf(limit) || isinf(value))
         return (value > limit) - (value < limit);
     double gap = fabs(value - limit), scale = 1 + fabs(limit);
-    if (gap <= SLACK * scale) {
+    if (gap <= TIED * scale) {
         distance.ties++;
         return 0;
     }

@@ -2,9 +2,11 @@
 
 const ARRAYS = { float32: Float32Array, int8: Int8Array, uint16: Uint16Array };
 const RECENT = 50; // answers in the moving coverage
+const FEW = 10; // fewer answers are counted, and not a percentage
 const LOWEST = -4 * Math.LN10; // the smallest log-risk that the chart of calibration shows
 const NUMBERS = [, , "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten"];
 const BROKEN = 50; // the strength of the drift that the button gives
+const HEALING = 120; // the inputs that the button shows to a threshold that heals
 
 /* A base64 text as a typed array. */
 function decode({ type, data }) {
@@ -76,8 +78,14 @@ function startAgain() {
   const { adaptive } = now.rule;
   count = { hits: [], times: [], changes: [], since: 0, seen: new Set(), adaptive: null };
   if (isPressed("heal") && adaptive) count.adaptive = new AdaptiveRule(adaptive);
-  count.monitor = new DriftMonitor(now.rule.monitor);
+  renewMonitor();
   drawCounts();
+}
+
+/* The monitor begins anew with the next answer. */
+function renewMonitor() {
+  count.monitor = new DriftMonitor(now.rule.monitor);
+  count.monitored = count.times.length;
 }
 
 /* From here on the inputs, or the threshold, are others. */
@@ -103,6 +111,7 @@ function begin(events, input) {
   Object.assign(now, { events, input, drawn: input < 0, levels: [] });
   now.watch = new Watch(networks(), now.rule, input < 0 || !count.adaptive ? null : count.adaptive.threshold);
   camera.clear();
+  byId("later").hidden = true;
   byId("which").textContent = input < 0 ? "your drawing" : `input ${input + 1} of ${recorded.length}`;
 }
 
@@ -134,7 +143,7 @@ function drawInput() {
 }
 
 const ranksRisks = (rule) => rule.policy === "AG_RISK" && rule.thresholds.length === 1;
-const riskInWords = (level) => percent(Math.exp(level), level < Math.log(0.01) ? 2 : 1);
+const riskInWords = (level) => (level < Math.log(0.01) ? `${Number((100 * Math.exp(level)).toPrecision(2))} %` : percent(Math.exp(level), 1));
 
 /* The risk of this input, and the calibration examples on both sides of the threshold. */
 function drawCalibration(level, limit) {
@@ -227,17 +236,28 @@ function sayProgress() {
   byId("verdict").textContent = open ? (now.drawn ? "Watching your drawing …" : "What is it?") : `They begin to agree: ${inWords(last.set)} …`;
 }
 
+/* Once the answer stands: the events that came after it, in grey. */
+function showLater() {
+  camera.addLater(now.events.slice(now.watch.time, now.rule.horizon));
+  camera.draw();
+  byId("later").hidden = now.watch.time === now.rule.horizon;
+}
+
 function finish(decision) {
   const words = answerInWords(decision);
   sayVerdict(words);
   drawInput();
-  if (now.drawn) return;
+  if (now.drawn) {
+    showLater();
+    return;
+  }
   const miss = record(decision, now.input);
   const { input } = now;
   const reveal = () => {
     if (now.input !== input || now.drawn || miss === null) return;
     const truth = escapeText(named(DATA.inputs.labels[input]));
     sayVerdict(`${words} <span class="truth">${miss ? `Wrong: the label is ${truth}.` : `Right: the label is ${truth}.`}</span>`);
+    showLater();
     drawCounts();
   };
   if (stillness.matches) reveal();
@@ -325,7 +345,7 @@ function drawCounts() {
   if (n) {
     const right = recent.filter(Boolean).length;
     const [low, high] = wilson(right, n);
-    byId("coverage").innerHTML = `${percent(right / n, 1)} <small>between ${percent(low)} and ${percent(high)}</small>`;
+    byId("coverage").innerHTML = n < FEW ? `${right} of ${n}` : `${percent(right / n, 1)} <small>between ${percent(low)} and ${percent(high)}</small>`;
   } else byId("coverage").textContent = "–";
   const goal = target === null ? "" : `. The guarantee is at least ${percent(target)} on average over calibration draws`;
   const one = range ? `; this one draw may lie anywhere from ${percent(range[0])} to ${percent(range[1])} (shaded)` : "";
@@ -339,7 +359,7 @@ function drawCounts() {
     ? "The inputs have no labels."
     : n === 0
     ? `No answer${where} yet: press Play, or “50 at once”.`
-    : `of ${n} answer${n > 1 ? "s" : ""}${where} hold${n > 1 ? "" : "s"} the right class${promise}.${again}`;
+    : `${n < FEW ? "" : `of ${n} `}answer${n > 1 ? "s" : ""}${where} hold${n > 1 ? "" : "s"} the right class${promise}.${again}`;
   const moving = [];
   let sum = 0;
   hits.forEach((hit, index) => {
@@ -354,7 +374,7 @@ function drawCounts() {
   const latest = times.slice(since);
   const mean = latest.reduce((total, time) => total + time, 0) / latest.length;
   byId("latency").innerHTML = latest.length ? `step ${mean.toFixed(1)} <small>of ${horizon}, ${percent(mean / horizon)}</small>` : "–";
-  byId("latency-words").textContent = `mean of the answers${where}.`;
+  byId("latency-words").textContent = latest.length ? `mean of the answers${where}.` : `No answer${where} yet.`;
   drawChart(byId("latency-chart"), {
     lines: [{ values: times.map((time) => time / horizon) }], length, low: 0, high: 1, marks: changes,
     label: "Stopping time of each answer", unit: (value) => percent(value),
@@ -364,7 +384,7 @@ function drawCounts() {
   const healing = count.adaptive ? count.adaptive.threshold : null;
   if (healing !== null) {
     const said = (value) => (!Number.isFinite(value) ? "closed, nothing stops" : ranksRisks(now.rule) ? riskInWords(value) : value.toFixed(2));
-    byId("adaptive-words").textContent = `The threshold follows the labels: it is ${said(healing)}, and was calibrated to ${said(now.rule.adaptive.threshold)}. What holds now: ${now.rule.adaptive.guarantee}`;
+    byId("adaptive-words").textContent = `The threshold follows the labels: it is ${said(healing)}, and was calibrated to ${said(now.rule.adaptive.threshold)}. What holds now: ${now.rule.adaptive.guarantee} Here labels come at once: of any 100 answers at most ${Math.floor(100 * count.adaptive.bound(100))} miss.`;
   } else byId("adaptive-words").textContent = now.rule.adaptive ? "" : now.rule.notAdaptive;
 }
 
@@ -391,10 +411,10 @@ function drawAlarm(monitor, length, changes) {
     drawHealing(count.adaptive, length);
     return;
   }
-  const limit = Math.log10(monitor.limit);
+  const [limit, first] = [Math.log10(monitor.limit), count.monitored + 1];
   const tallest = [...monitor.inputs.log, ...monitor.misses.log].reduce((most, value) => Math.max(most, value), 2);
   drawChart(byId("alarm-chart"), {
-    lines: [{ values: monitor.inputs.log }, { values: monitor.misses.log, kind: "second" }], length, low: -1,
+    lines: [{ values: monitor.inputs.log, first }, { values: monitor.misses.log, kind: "second", first }], length, low: -1,
     high: Math.min(Math.ceil(tallest), 12), limit, limitName: "alarm", marks: changes, label: "Evidence of drift, as powers of ten",
     unit: (value) => `10${superscript(value)}`,
   }); // prettier-ignore
@@ -551,6 +571,15 @@ function describeDrift() {
   byId("drift-words").textContent = strength ? `From the next input on, ${kind.describe(strength)}.` : "The inputs are as recorded.";
 }
 
+/* Many inputs at once, so that one sees what a change does; then the page goes on as before. */
+async function showChange() {
+  const { playing } = now;
+  await runMany(isPressed("heal") ? HEALING : RECENT);
+  if (!playing) return;
+  setPlaying(true);
+  now.timer = setTimeout(playNext, 2600);
+}
+
 const isPressed = (id) => byId(id).getAttribute("aria-pressed") === "true";
 const press = (id, on) => byId(id).setAttribute("aria-pressed", String(on));
 
@@ -576,15 +605,16 @@ function bindControls() {
   byId("break").addEventListener("click", () => {
     byId("drift").value = isPressed("break") ? 0 : BROKEN;
     describeDrift();
-    if (!driftNow().strength) count.monitor = new DriftMonitor(now.rule.monitor); // repaired: the alarm has done its work
+    if (!driftNow().strength) renewMonitor(); // repaired: the alarm has done its work
     noteChange();
-    if (!now.playing && !stillness.matches) byId("play").click();
+    showChange();
   });
   byId("heal").addEventListener("click", () => {
     press("heal", !isPressed("heal"));
     count.adaptive = isPressed("heal") ? new AdaptiveRule(now.rule.adaptive) : null;
-    count.monitor = new DriftMonitor(now.rule.monitor); // the alarm has done its work
+    renewMonitor(); // the alarm has done its work
     noteChange();
+    showChange();
   });
 }
 
@@ -602,7 +632,9 @@ const writeImage = (image) => Array.from(image, (value) => Math.round(35 * value
 /* Watch the drawing of the address. */
 function watchAddress() {
   setPlaying(false);
-  watchImage(Float64Array.from(now.drawing, (letter) => parseInt(letter, 36) / 35));
+  const image = Float64Array.from(now.drawing, (letter) => parseInt(letter, 36) / 35);
+  showDrawing(image);
+  watchImage(image);
 }
 
 function readAddress() {
@@ -620,8 +652,7 @@ function open() {
   const members = DATA.members.length;
   const many = members === 1 ? "One spiking network watches" : `${NUMBERS[members] || members} spiking networks watch`;
   byId("lead").textContent =
-    `${many} events as they come. Once they are sure enough they stop, and the answer is right as often as promised. ` +
-    "All of it is computed in this page; nothing leaves it.";
+    `${many} events as they come. Once they are sure enough they stop, and the answer is right as often as promised.`;
   byId("about").textContent = DATA.about;
   if (camera.polarities === 1) byId("legend").remove();
   byId("camera").style.aspectRatio = `${camera.width} / ${camera.height}`;

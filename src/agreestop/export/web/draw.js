@@ -1,6 +1,7 @@
 /* The drawing area, for mouse, finger and keyboard; what is drawn goes in front of the simulated camera. */
 
 const SIDE = 56; // points of a drawing along each axis
+let showDrawing = null; // shows an image of the address in the drawing area
 
 function bindDrawing() {
   if (!DATA.camera) {
@@ -52,6 +53,19 @@ function bindDrawing() {
     now.drawing = writeImage(image);
     writeAddress();
     watchImage(image);
+  };
+  showDrawing = (image) => {
+    const { points } = DATA.camera;
+    const small = Object.assign(document.createElement("canvas"), { width: points, height: points });
+    const inSmall = small.getContext("2d");
+    inSmall.fillStyle = colour("ink");
+    image.forEach((value, index) => {
+      inSmall.globalAlpha = value;
+      inSmall.fillRect(index % points, Math.floor(index / points), 1, 1);
+    });
+    clear();
+    shown = true;
+    context.drawImage(small, 0, 0, canvas.width, canvas.height);
   };
   canvas.addEventListener("pointerdown", (event) => {
     clearTimeout(waiting);

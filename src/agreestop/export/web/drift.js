@@ -106,6 +106,11 @@ class AdaptiveRule {
     return this.position > this.low ? this.sign * this.position : this.sign * -Infinity;
   }
 
+  /* The largest share of misses in a window of inputs, whose labels all come at once. */
+  bound(window) {
+    return this.alpha + ((this.high - this.low) / this.rate + 1 - this.alpha) / window;
+  }
+
   update(miss) {
     this.position = Math.min(this.high, this.position + this.rate * (this.alpha - Number(miss)));
     this.log.push(this.sign * Math.max(this.position, this.low));

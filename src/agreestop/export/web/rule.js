@@ -7,11 +7,11 @@
  *            less the offset of the look
  *
  * The last bits of Math.exp and Math.log1p may differ from those of numpy. A threshold is the risk of a calibration example, and counts are
- * small integers, so a risk is often equal to its threshold. So numbers that differ by less than SLACK are taken as equal, and `margin`
+ * small integers, so a risk is often equal to its threshold. So numbers that differ by less than TIED are taken as equal, and `margin`
  * keeps the smallest distance of all others.
  */
 
-const SLACK = 1e-11;
+const TIED = 1e-11;
 const LARGEST_LOGIT = 1e300;
 
 /* Numbers in increasing order, so that sums do not depend on the order of classes or members. */
@@ -77,7 +77,7 @@ class Rule {
   compare(value, limit) {
     if (!Number.isFinite(value) || !Number.isFinite(limit)) return Math.sign(value === limit ? 0 : value < limit ? -1 : 1);
     const gap = Math.abs(value - limit);
-    if (gap <= SLACK * (1 + Math.abs(limit))) {
+    if (gap <= TIED * (1 + Math.abs(limit))) {
       this.margin.ties += 1;
       return 0;
     }
@@ -163,7 +163,7 @@ function judgeRisk(rule, input, look, logits) {
   if (stops) answer = mass.map((own) => own >= least && (rule.fill || own === best || rule.compare(own - rule.logTrim, limit) >= 0));
   else if (last && rule.final) answer = mass.map((own) => own === best);
   else if (last) answer = mass.map((own) => own >= least || rule.compare(own, limit) >= 0);
-  const reaches = order.filter((label) => mass[label] === best || mass[label] - limit >= -SLACK * (1 + Math.abs(limit)));
+  const reaches = order.filter((label) => mass[label] === best || mass[label] - limit >= -TIED * (1 + Math.abs(limit)));
   const possible = logits.map((own) => own >= logits[reaches.at(-1)]); // for the eye: classes that tie are possible together
   return { answer: answer && chosen(answer), set: chosen(answer || possible), level: risk, limit, first };
 }

@@ -16,7 +16,7 @@ function beginDrawing(canvas) {
   return { context, width, height };
 }
 
-/* Events of every cell add up to a shape, and the newest stand out: ON is blue, OFF is orange. */
+/* Events of every cell add up to a shape, and the newest stand out: ON is blue, OFF is orange. Grey is what came after the answer. */
 class CameraView {
   constructor(canvas, shape) {
     this.canvas = canvas;
@@ -31,6 +31,7 @@ class CameraView {
   clear() {
     this.trace = new Float32Array(this.cells * this.polarities);
     this.sum = new Float32Array(this.cells * this.polarities);
+    this.later = new Float32Array(this.cells);
   }
 
   add(events) {
@@ -42,19 +43,25 @@ class CameraView {
     }
   }
 
+  /* The events of the steps that nobody computed. */
+  addLater(steps) {
+    for (const events of steps) for (const event of events) this.later[event % this.cells] += 1;
+  }
+
   draw() {
     const { context, width, height } = beginDrawing(this.canvas);
     const [x, y] = [width / this.width, height / this.height];
     const colours = [colour("accent"), colour("other")];
-    const most = this.sum.reduce((largest, value) => Math.max(largest, value), 3);
-    for (let index = 0; index < this.trace.length; index++) {
-      const shade = Math.max(this.trace[index], (0.75 * this.sum[index]) / most);
-      if (shade < 0.05) continue;
-      const cell = index % this.cells;
+    const fill = (cell, style, shade) => {
+      if (shade < 0.05) return;
       context.globalAlpha = shade;
-      context.fillStyle = colours[Math.floor(index / this.cells)];
+      context.fillStyle = style;
       context.fillRect((cell % this.width) * x + 0.5, Math.floor(cell / this.width) * y + 0.5, x - 1, y - 1);
-    }
+    };
+    const largest = (values) => values.reduce((most, value) => Math.max(most, value), 3);
+    const [most, mostLater, grey] = [largest(this.sum), largest(this.later), colour("control")];
+    this.later.forEach((value, cell) => fill(cell, grey, 0.9 * (value / mostLater) ** 1.5));
+    this.trace.forEach((newest, index) => fill(index % this.cells, colours[Math.floor(index / this.cells)], Math.max(newest, (0.75 * this.sum[index]) / most)));
     context.globalAlpha = 1;
   }
 }
@@ -101,6 +108,7 @@ class AgreementView {
       shape(token, "text", { y: 0.35 * this.radius, style: `font-size: ${Math.min(12, 1.2 * this.radius)}px` }, String(k + 1));
       return token;
     });
+    this.draw(Array(count).fill(null), names.map(() => 1 / names.length), [...names.keys()]); // prettier-ignore
   }
 
   y(share) {
@@ -216,7 +224,7 @@ class CalibrationView {
     }
     shape(svg, "line", { class: "axis", x1: middle, x2: middle, y1: top - 8, y2: bottom });
     shape(svg, "text", { x: left, y: 12 }, wide ? "this input: its risk, step by step" : "this input");
-    shape(svg, "text", { x: middle + 10, y: 12 }, wide ? `${examples.length} calibration examples: a threshold above its dot answers an example wrongly` : "calibration examples");
+    shape(svg, "text", { x: middle + 10, y: 12 }, wide ? `${examples.length} calibration examples: a threshold above a dot answers that example wrongly` : "calibration examples");
     shape(svg, "text", { x: left, y: bottom + 18 }, "step 0");
     shape(svg, "text", { x: middle - 8, y: bottom + 18, "text-anchor": "end" }, `step ${horizon}`);
     const x = (index) => left + ((index + 1) / horizon) * (middle - left - 8);

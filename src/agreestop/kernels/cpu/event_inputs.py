@@ -52,6 +52,17 @@ def list_inputs(marks, frames, valued, inputs, total, rows, first, steps, starts
 
 
 @jit()
+def list_spikes(received, first, words, rows, starts, events):
+    """List the spikes of each row in the `words` words from `first` on."""
+    n = 0
+    for row in range(rows):
+        starts[row] = n
+        for word in range(words):
+            n = _append(received[first + word, row], 64 * word, address(events), n)
+    starts[rows] = n
+
+
+@jit()
 def mark_positions(layer, marks, total, rows, first, steps, received, start, stop):
     """Set a bit for each active input, channels of a position together, for rows start … stop.
 

@@ -6,11 +6,11 @@ for many in turn.
 import numpy as np
 
 from . import intrinsics as simd
-from .event_inputs import list_inputs, mark_positions
+from .event_inputs import list_inputs, list_spikes, mark_positions
 from .event_layers import advance, pool
-from .event_tiles import first_lane, run_tile, sum_rows
+from .event_tiles import first_lane, run_tile, step_rows, sum_rows
 from .intrinsics import WIDE, address
-from .numba_runtime import jit, jit_template
+from .numba_runtime import jit, jit_template, jit_uncached
 from .prefilter import may_stop_at
 
 ROWS_AT_ONCE = 8  # weight rows that a live stream reads together
@@ -54,6 +54,17 @@ def _stream_shared(
                 np.int64(0), address(constants), address(spikes), np.int64(0), np.int64(1),
                 tile < layer.wide, address(currents[member * lanes + first_lane(layer, tile) :]),
             )  # fmt: skip
+
+
+@jit_template
+def _count(spikes, at, words, step, counts):
+    """Add the read-out spikes of a step, whose words begin at `at`, to the counts (K, C)."""
+    for member in range(len(counts)):
+        for word in range(words):
+            bits = spikes[at + member * words + word, step]
+            while bits != 0:
+                counts[member, 64 * word + simd.lowest_bit(bits)] += 1
+                bits &= bits - np.uint64(1)
 
 
 @jit()
@@ -108,12 +119,34 @@ def push(
             members * layer.height,
         )  # fmt: skip
         at, after = after, after + members * layer.height * layer.width * layer.words
-    for member in range(members):
-        for label in range(counts.shape[1]):
-            counts[member, label] += (
-                spikes[at + member * layer.words + label // 64, 0] >> np.uint64(label % 64)
-            ) & np.uint64(1)
+    _count(spikes, at, layer.words, zero, counts)
     return -1
+
+
+@jit_uncached
+def _must_judge(
+    counts, clock, times, exponent, temperatures, bounds, learned, size, slack, floor, logs, one,
+    work, order,
+):  # fmt: skip
+    """Count a step of an input with counts (K, C); whether the rule must judge it.
+
+    clock is (time, checkpoint): the steps so far, and the next checkpoint of those at `times` (M,),
+    which moves on where the input cannot stop. Every input stops at the last checkpoint, and its
+    risk at the first is noted. Without bounds there is no prefilter.
+    """
+    clock[0] += 1
+    index, last = clock[1], len(times) - 1
+    if index > last or times[index] != clock[0]:
+        return False
+    if index == 0 or index == last or len(bounds) == 0:
+        return True
+    if may_stop_at(
+        counts, index, exponent, temperatures, bounds, learned, size, slack, floor, logs, one, work,
+        order,
+    ):  # fmt: skip
+        return True
+    clock[1] += 1
+    return False
 
 
 @jit()
@@ -122,11 +155,10 @@ def push_filtered(
     active, starts, events, values, currents, counts, clock, times, exponent, temperatures, bounds,
     learned, size, slack, floor, logs, one, work, order,
 ):  # fmt: skip
-    """`push`, and the prefilter where the step is a checkpoint.
+    """`push`, and the prefilter where the step is a checkpoint, see `_must_judge`.
 
-    clock is (time, checkpoint): the steps so far, and the next checkpoint of those at `times` (M,).
     Return 0 if the input cannot stop at this step, 1 if the rule must judge it, and -1 - n if event
-    n is not an input. Every input stops at the last checkpoint, and its risk at the first is noted.
+    n is not an input.
     """
     wrong = push(
         layers, weights, constants, given, given_values, valued, marks, frames, slots, state,
@@ -134,34 +166,26 @@ def push_filtered(
     )  # fmt: skip
     if wrong >= 0:
         return -1 - wrong
-    clock[0] += 1
-    index = clock[1]
-    if times[index] != clock[0]:
-        return 0
-    if (
-        index == 0
-        or index == len(times) - 1
-        or may_stop_at(
-            counts, index, exponent, temperatures, bounds, learned, size, slack, floor, logs, one,
-            work, order,
+    return np.int64(
+        _must_judge(
+            counts, clock, times, exponent, temperatures, bounds, learned, size, slack, floor,
+            logs, one, work, order,
         )
-    ):  # fmt: skip
-        return 1
-    clock[1] += 1
-    return 0
+    )  # fmt: skip
 
 
 @jit()
 def _push_together(
     layers, weights, constants, rows, pointers, given, marks, frames, slots, states, spikes,
-    starts, events, active, own_starts, own_events, values, currents, counts, evidence,
+    starts, events, values, currents, members,
 ):  # fmt: skip
-    """Run many steps layer by layer, those of a stream in their order.
+    """Run many steps layer by layer, those of a stream in their order, and return where the words
+    of their read-out spikes begin.
 
     Tile by tile, the weights stay in the second cache for all steps. The numbers are those of
     `push`, since the weight rows of a neuron are added in the same order.
     """
-    inputs, members, zero, one = len(marks), counts.shape[1], np.int64(0), np.int64(1)
+    inputs, zero, one = len(marks), np.int64(0), np.int64(1)
     count, whole, state = len(rows), states.shape[1], states.reshape(-1)
     starts[0] = 0
     for n in range(count):
@@ -176,59 +200,75 @@ def _push_together(
         starts[n + 1] += begin
         for index in range(pointers[n], pointers[n + 1]):
             marks[given[index]] = 0
-    at, after = zero, members * layers[0].words
-    advance(
-        layers[0], members, weights, constants, rows, whole, state, one, spikes, spikes, frames,
-        np.bool_(False), active, starts, events, values, currents, zero,
-        members * (layers[0].wide + layers[0].narrow) * count,
-    )  # fmt: skip
-    for index in range(1, len(layers)):
+    at = after = zero
+    for index in range(len(layers)):
         layer = layers[index]
-        advance(
-            layer, members, weights, constants, rows, whole, state, one, spikes[after:],
-            spikes[at:], frames, np.bool_(False), active, own_starts, own_events, values, currents,
-            zero, members * layer.height * count,
-        )  # fmt: skip
-        at, after = after, after + members * layer.height * layer.width * layer.words
-    words = layers[len(layers) - 1].words
-    for n in range(count):
         for member in range(members):
-            for label in range(counts.shape[2]):
-                counts[rows[n], member, label] += (
-                    spikes[at + member * words + label // 64, n] >> np.uint64(label % 64)
-                ) & np.uint64(1)
-        evidence[n] = counts[rows[n]]
+            if index > 0:
+                first = at + member * layer.in_words
+                list_spikes(spikes, first, layer.in_words, count, starts, events)
+            step_rows(
+                layer, member, weights, constants, starts, events, rows, whole, state,
+                spikes[after:], currents,
+            )  # fmt: skip
+        at, after = after, after + members * layer.words
+    return at
 
 
 @jit()
 def push_rows(
-    layers, weights, constants, rows, pointers, given, given_values, valued, marks, frames, slots,
-    states, spikes, active, starts, events, values, currents, counts, evidence, together, lists,
-    listed,
+    layers, weights, constants, rows, pointers, given, given_values, valued, checked, marks,
+    frames, slots, states, spikes, active, starts, events, values, currents, counts, found,
+    evidence, together, lists, listed, sums, clocks, times, exponent, temperatures, bounds, learned,
+    size, slack, floor, logs, one, work, order,
 ):  # fmt: skip
     """Run steps of many live streams: step n, with the events given[pointers[n] : pointers[n + 1]],
     is the next one of stream rows[n].
 
-    given_values: the value of each event, if `valued`.
-    states (streams, state) and counts (streams, K, C) are those of all streams; evidence
-    (steps, K, C) gets the counts after each step.
+    given_values: the value of each event, if `valued`. Unless the steps are `checked`, nothing is
+    run and -1 is returned where an event is not an input, or a step has as many as there are
+    inputs.
+
+    states (streams, state), counts (streams, K, C) and clocks (streams, 2) are those of all
+    streams; see `_must_judge`. Return at how many steps the rule must judge the input: found
+    (steps, 2) gets these steps and their checkpoints, and evidence (steps, K, C) the counts.
 
     together (words, n): the spikes of at most n steps that run layer by layer, none where they run
     one after the other; lists and listed: where the events of each begin, and the events.
     """
-    most = 1 if valued else max(1, together.shape[1])
+    inputs, members, judged = len(marks), counts.shape[1], 0
+    if not checked:
+        for n in range(len(rows)):
+            if pointers[n + 1] - pointers[n] >= inputs:
+                return -1
+        for index in range(pointers[len(rows)]):
+            if given[index] < 0 or given[index] >= inputs:
+                return -1
+    most, words = 1 if valued else max(1, together.shape[1]), layers[len(layers) - 1].words
     for first in range(0, len(rows), most):
-        last = min(first + most, len(rows))
+        last, at = min(first + most, len(rows)), np.int64(0)
         if last > first + 1:
-            _push_together(
+            at = _push_together(
                 layers, weights, constants, rows[first:last], pointers[first:], given, marks,
-                frames, slots, states, together, lists, listed, active, starts, events, values,
-                currents, counts, evidence[first:],
+                frames, slots, states, together, lists, listed, values, sums, members,
             )  # fmt: skip
-            continue
-        row, at = rows[first], slice(pointers[first], pointers[last])
-        push(
-            layers, weights, constants, given[at], given_values[at], valued, marks, frames, slots,
-            states[row], spikes, active, starts, events, values, currents, counts[row],
-        )  # fmt: skip
-        evidence[first] = counts[row]
+        else:
+            part = slice(pointers[first], pointers[last])
+            push(
+                layers, weights, constants, given[part], given_values[part], valued, marks, frames,
+                slots, states[rows[first]], spikes, active, starts, events, values, currents,
+                counts[rows[first]],
+            )  # fmt: skip
+        for n in range(first, last):
+            own, clock = counts[rows[n]], clocks[rows[n]]
+            if last > first + 1:
+                _count(together, at, words, n - first, own)
+            if _must_judge(
+                own, clock, times, exponent, temperatures, bounds, learned, size, slack, floor,
+                logs, one, work, order,
+            ):  # fmt: skip
+                found[judged, 0], found[judged, 1] = n, clock[1]
+                evidence[judged] = own
+                clock[1] += 1
+                judged += 1
+    return judged

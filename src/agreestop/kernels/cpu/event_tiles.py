@@ -6,10 +6,10 @@ registers, then its neurons take their steps.
 import numpy as np
 
 from . import intrinsics as simd
-from .event_format import STEPS_SUMMED
-from .event_neurons import recur
-from .intrinsics import HALF, NARROW, WIDE, get
-from .numba_runtime import jit_template, jit_uncached
+from .event_format import SRM, STEPS_SUMMED, SUBTRACTS
+from .event_neurons import load_constants, recur, step_integrator, step_srm
+from .intrinsics import HALF, NARROW, WIDE, address, get
+from .numba_runtime import jit, jit_template, jit_uncached
 
 EVENTS_IN_A_BLOCK = 256  # a 16-bit integer holds the sum of 256 int8 weights
 
@@ -117,3 +117,72 @@ def run_tile(
             state, state_at, constants, lane, layer.all_lanes, layer.neuron, layer.still, spikes,
             spike_at, pairs, summed, currents,
         )  # fmt: skip
+
+
+@jit_template
+def _run_rows(
+    zero, like, lanes, weights, weight_at, stride, starts, events, slots, slot_size, state,
+    state_at, constants, lane, all_lanes, neuron, spikes, spike_at, pairs, currents,
+):  # fmt: skip
+    """Run one tile for one step of many inputs; list n holds the events of the input slots[n]."""
+    for n in range(len(slots)):
+        total = sum_rows(
+            simd.zeros_like(zero), zero, weights, weight_at, stride, events, get(starts, n),
+            get(starts, n + 1),
+        )  # fmt: skip
+        simd.store(currents, n * lanes, total)
+    for at in range(0, lanes, NARROW):
+        loaded = load_constants(like, constants, lane + at, all_lanes, NARROW)
+        for n in range(len(slots)):
+            own = slots[n] * slot_size + state_at + at
+            current = simd.load_like(like, currents, n * lanes + at)
+            synapse, membrane = (
+                simd.load_like(like, state, own),
+                simd.load_like(like, state, own + lanes),
+            )
+            if neuron == SRM:
+                last = simd.load_like(like, state, own + 2 * lanes)
+                synapse, membrane, last, fired = step_srm(current, loaded, synapse, membrane, last)
+            else:
+                synapse, membrane, fired = step_integrator(
+                    current, loaded, synapse, membrane, neuron == SUBTRACTS
+                )
+                last = simd.ones_where(fired)
+            simd.store(state, own, synapse)
+            simd.store(state, own + lanes, membrane)
+            simd.store(state, own + 2 * lanes, last)
+            simd.store(spikes, spike_at + 4 * (at // 64 * pairs + n) + at % 64 // NARROW, fired)
+
+
+@jit()
+def step_rows(
+    layer, member, weights, constants, starts, events, slots, slot_size, state, spikes, currents
+):  # fmt: skip
+    """Run a member of a fully connected layer for one step of many inputs.
+
+    Constants stay in registers for all inputs, and the weights of a tile in the second cache.
+    """
+    pairs = spikes.shape[1]
+    for tile in range(layer.wide + layer.narrow):
+        offset = first_lane(layer, tile)
+        weight_at = layer.weights_at + member * layer.member_stride + offset
+        state_at = layer.state_at + 3 * (member * layer.lanes + offset)
+        lane = layer.lanes_at + member * layer.lanes + offset
+        word = member * layer.words + offset // 64
+        spike_at = 4 * word * pairs + offset % 64 // NARROW
+        if tile < layer.wide:
+            _run_rows(
+                simd.zero_sum(address(weights), WIDE), simd.zero_sum(address(currents), NARROW),
+                WIDE, address(weights), weight_at, layer.row_stride, address(starts),
+                address(events), slots, slot_size, address(state), state_at, address(constants),
+                lane, layer.all_lanes, layer.neuron, address(spikes), spike_at, pairs,
+                address(currents),
+            )  # fmt: skip
+        else:
+            _run_rows(
+                simd.zero_sum(address(weights), NARROW), simd.zero_sum(address(currents), NARROW),
+                NARROW, address(weights), weight_at, layer.row_stride, address(starts),
+                address(events), slots, slot_size, address(state), state_at, address(constants),
+                lane, layer.all_lanes, layer.neuron, address(spikes), spike_at, pairs,
+                address(currents),
+            )  # fmt: skip

@@ -8,6 +8,9 @@ import numpy as np
 
 from .numba_runtime import jit, jit_inline, jit_uncached
 
+POWERS = np.exp(-np.arange(256.0))
+"""exp(-n), which loops look up."""
+
 
 @jit_inline
 def _log_sum(values, first, last, scale):  # type: ignore[no-untyped-def]
@@ -35,6 +38,15 @@ def _rank(values, order):  # type: ignore[no-untyped-def]
 
 
 @jit_inline
+def _exp_below(difference):  # type: ignore[no-untyped-def]
+    """exp(-difference); of counts they are whole numbers, mostly small ones."""
+    whole = np.int64(difference)
+    if whole == difference and whole < len(POWERS):
+        return POWERS[whole]
+    return math.exp(-difference)
+
+
+@jit_inline
 def _risk_of_means(counts, temperature, best, parts, pooled, order):  # type: ignore[no-untyped-def]
     """The log-risk where confidences are averaged: they need no logarithms.
 
@@ -47,10 +59,11 @@ def _risk_of_means(counts, temperature, best, parts, pooled, order):  # type: ig
         for label in range(1, classes):
             top = max(top, counts[member, label])
         for label in range(classes):
-            parts[member, label] = math.exp(counts[member, label] - top)
+            parts[member, label] = _exp_below(top - counts[member, label])
             total += parts[member, label]
+        share = 1 / total
         for label in range(classes):
-            pooled[label] += parts[member, label] / total
+            pooled[label] += share * parts[member, label]
     _rank(pooled, order)
     if temperature != 1.0:
         largest = pooled[order[0]]
