@@ -14,6 +14,7 @@ from torch import nn
 import agreestop as ag
 
 rng = np.random.default_rng(0)
+torch.manual_seed(0)  # of the weights
 y = rng.integers(3, size=1000)
 x = (
     rng.random((1000, 60, 12)) < (0.06 + 0.10 * (np.arange(12) % 3 == y[:, None]))[:, None]
