@@ -49,7 +49,7 @@ def test_foreign_bytes_are_refused(content: bytes, tmp_path: Path) -> None:
 
 def test_objects_are_not_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([{}], dtype=object))
-    with pytest.raises(InputError, match="is not a whole table"):
+    with pytest.raises(InputError, match="holds Python objects in 'x'"):
         read(tmp_path / "a.npz")
 
 
@@ -139,7 +139,7 @@ def test_members_that_are_no_plain_arrays_are_refused(
     members: list[tuple[str, bytes]], kind: int, mmap: bool, tmp_path: Path
 ) -> None:
     write_members(tmp_path / "a.npz", members, kind)
-    with pytest.raises(InputError, match=r"a.npz is not a whole table"):
+    with pytest.raises(InputError, match=r"a.npz (is not a whole table|holds Python objects)"):
         read_npz(tmp_path / "a.npz", "table", "write one with save_table", mmap=mmap)
 
 

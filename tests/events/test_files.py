@@ -317,7 +317,7 @@ def test_labels_are_needed_in_a_part_of_a_data_set(tmp_path: Path) -> None:
 
 def test_objects_are_not_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "some.npz", inputs=np.array([[object()]]))
-    with pytest.raises(InputError, match="not a whole file of events"):
+    with pytest.raises(InputError, match="holds Python objects in 'inputs'"):
         load(tmp_path / "some.npz")
 
 

@@ -323,9 +323,8 @@ def test_potentials_are_those_of_the_engine_to_the_last_bit(
     rows["r"][:] = 0.1
     rows["threshold"][:] = np.finfo(np.float32).max
     planned = replace(plan, neuron=getattr(kernels, kind))
-    monkeypatch.setattr(
-        "agreestop.engines.event_driven.engine.plan_network", lambda network: [planned]
-    )
+    for reader in ("engines.event_driven.engine", "export.members"):
+        monkeypatch.setattr(f"agreestop.{reader}.plan_network", lambda network: [planned])
     live = EventDriven(network).live()
     potentials = []
     for frame in x[0]:

@@ -339,7 +339,7 @@ class IntervalStop(WithoutClasses, KeptInFiles):
         """The numbers (..., K, 2) that members give."""
         names = " or ".join(FORMS[bool(self.ends)])
         check_finite(outputs, names)
-        if np.abs(outputs).max(initial=0.0) > LARGEST:
+        if float(np.abs(outputs).max(initial=0.0)) > LARGEST:
             raise InputError(f"{names} holds a number above {LARGEST:g}: give smaller ones.")
         if sentence := _disorder(outputs, bool(self.ends)):
             raise InputError(sentence)
