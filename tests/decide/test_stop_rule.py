@@ -507,3 +507,13 @@ def test_losses_beside_risks_that_hold_their_own_are_refused() -> None:
     for given in ((data, loss), (data, None, tuple(range(1, risk.shape[1] + 1)))):
         with pytest.raises(ag.InputError, match="hold their own"):
             ag.StopRule(0.8).calibrate(*given)
+
+
+def test_a_stream_takes_risks_of_any_type_of_numbers() -> None:
+    risk, loss = make(200)
+    calibrated = ag.StopRule(0.75, at_end="abstain").calibrate(risk, loss)
+    row = risk[:1].astype(np.float32)
+    (expected,) = calibrated.decide(row)
+    session = calibrated.stream()
+    found = next(one for value in row[0] if (one := session.push(value)) is not None)
+    assert (found.time, found.answered) == (expected.time, expected.answered)

@@ -249,7 +249,7 @@ class StopRule(WithoutClasses, KeptInFiles):
         risk = np.asarray(given)
         if risk.shape != () or risk.dtype.kind not in "fiu" or np.isnan(risk):
             raise InputError(f"risk is {given!r:.80}: push one number for each checkpoint.")
-        if np.isfinite(risk) and abs(risk) > LARGEST_RISK:
+        if np.isfinite(risk) and abs(float(risk)) > LARGEST_RISK:
             raise InputError(
                 f"risk is {given!r:.80}: push a number of at most {LARGEST_RISK:g} in size, or inf."
             )
