@@ -358,14 +358,14 @@ class LiveBatch:
                 else int(np.searchsorted(self._times, row.time, side="right"))
             )
             first = max(first, row.ended)
-            looks = np.arange(first, last if most is None else min(last, first + most))
-            row.ended = first + len(looks)
+            checkpoints = np.arange(first, last if most is None else min(last, first + most))
+            row.ended = first + len(checkpoints)
             scored = cast(Floats, row.last)
             evidence = scored if row.scored else cast(LiveSlots, self._slots).evidence(row.slot)
-            left = looks
+            left = checkpoints
             if self._prefilter is not None and not row.scored:
-                repeated = np.broadcast_to(evidence, (1, len(looks), *evidence.shape))
-                left = looks[self._prefilter.may_stop(repeated, looks)[0]]
+                repeated = np.broadcast_to(evidence, (1, len(checkpoints), *evidence.shape))
+                left = checkpoints[self._prefilter.may_stop(repeated, checkpoints)[0]]
             repeated = np.broadcast_to(evidence, (len(left), *evidence.shape))
             self._judge([row] * len(left), left, repeated, row.scored)
             assert row.decision is not None or row.ended < last, (
@@ -455,10 +455,15 @@ class LiveBatch:
             found = slots_of.push(slots, steps.pointers, steps.indices, checked=True)
         for row, length in zip(rows, lengths, strict=True):
             row.time += length
-        (where, looks), evidence = cast(Any, found)[0].T, cast(Any, found)[1]
+        (where, checkpoints), evidence = cast(Any, found)[0].T, cast(Any, found)[1]
         sources = [sources[step] for step in where.tolist()]
         self._judge(
-            [pushes[number].row for number in sources], looks, evidence, False, results, sources
+            [pushes[number].row for number in sources],
+            checkpoints,
+            evidence,
+            False,
+            results,
+            sources,
         )
 
     def _refuse(self, one: Push, number: int, results: list[Any]) -> bool:
@@ -477,7 +482,7 @@ class LiveBatch:
 
     def _run_scores(self, pushes: Sequence[Push], numbers: list[int], results: list[Any]) -> None:
         rows: list[LiveInput] = []
-        looks: list[Integers] = []
+        checkpoints: list[Integers] = []
         parts: list[Floats] = []
         for number in numbers:
             row = pushes[number].row
@@ -485,24 +490,26 @@ class LiveBatch:
             left = np.arange(
                 row.time, min(row.time + len(array), len(self._calibrated.checkpoints))
             )
-            looks.append(left)
+            checkpoints.append(left)
             parts.append(array[: len(left)])
             rows.extend([row] * len(left))
             row.time, row.last = row.time + len(array), np.array(array[-1])
         sources = np.repeat(numbers, [len(part) for part in parts]).tolist()
-        self._judge(rows, np.concatenate(looks), np.concatenate(parts), True, results, sources)
+        self._judge(
+            rows, np.concatenate(checkpoints), np.concatenate(parts), True, results, sources
+        )
 
     def _judge(
         self,
         rows: Sequence[LiveInput],
-        looks: Integers,
+        checkpoints: Integers,
         evidence: NDArray[Any],
         scored: bool,
         results: list[Any] | None = None,
         sources: Sequence[int] = (),
     ) -> None:
-        """Judge the evidence (n, K, C) of n inputs at looks (n,), those of an input in order, and
-        note the decisions that fall.
+        """Judge the evidence (n, K, C) of n inputs at checkpoints (n,), which rise for each input,
+        and note the decisions that fall.
 
         scored: whether the evidence is log-confidences. sources: the result that each belongs to.
         """
@@ -520,5 +527,5 @@ class LiveBatch:
                     results[sources[where[at]]] = row.decision
 
         judge = calibrated.judge_some(evidence, scored)
-        rounds = in_rounds(looks, inputs, np.arange(len(looks)))
+        rounds = in_rounds(checkpoints, inputs, np.arange(len(checkpoints)))
         self._state = state.overwrite(used, run_rounds(judge, state.rows(used), rounds, note)[0])

@@ -47,7 +47,7 @@ WATCH = ("watch.h", "watch.c", "replay.h", "watch_replay.c", "Makefile")
 SPOTTER = ("spotter.h", "spotter.c")
 DATA = ("model.c", "rule_data.h", "spotter_data.h", "inputs.bin", "expected.csv", "sizes.h")
 WRITTEN = tuple(dict.fromkeys((*NETWORK, *RUN, *WATCH, *SPOTTER, *DATA)))
-MARKS = "agreestop.h", "answer.h", "spotter_data.h"  # of every export, by which it is recognised
+MARKS = "agreestop.h", "answer.h", "spotter_data.h"  # files by which an export is recognised
 INPUTS_FORMAT = 1
 # names of precisions, by the type in which weights are stored
 WEIGHTS = {"float32": "float32", "uint16": "bfloat16", "int8": "int8"}

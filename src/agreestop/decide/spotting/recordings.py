@@ -33,7 +33,7 @@ from agreestop.common.errors import quoted
 
 HOW = "write one with scores (steps of all recordings), offsets (n + 1,) and events (E, 3)"
 RUN, EVERY = 32, 8  # scores in a row by which copies are found, and which share of them is compared
-LEAST_SHARED = 0.5  # of the recordings: in fewer, members may have counted the same by chance
+LEAST_SHARED = 0.5  # share of the recordings: in fewer, members may have counted the same by chance
 SOURCE = "engine", "ensemble_digest", "heard"  # what made the scores, as text
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from agreestop.common import Booleans, Floats
 
 RIDGE, STEPS = 1.0, 50
-LEAST_CURVE = 1e-9  # of the constant, where the outcomes are separable
+LEAST_CURVE = 1e-9  # relative to the constant, where the outcomes are separable
 LONGEST_STEP, LARGEST_LOGIT = 5.0, 30.0
 
 
