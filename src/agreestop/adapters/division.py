@@ -275,8 +275,8 @@ def decide_series(
 ) -> Decisions:
     """The decisions of a fitted estimator; only series that have not stopped are judged."""
     rule, rows, ids = estimator.rule_, estimator.training_rows_, input_ids(series)
-    start, looks = rule.start(len(series)), len(estimator.checkpoints_)
-    stops = run_checkpoints(judge, start, looks, rule.classes)
+    start, checkpoints = rule.start(len(series)), len(estimator.checkpoints_)
+    stops = run_checkpoints(judge, start, checkpoints, rule.classes)
     trained = Overlap.of("training", "ids", rows.find(ids), rows.chance)
     return rule.decisions(stops, ids, training=trained)
 
